@@ -382,6 +382,29 @@ static void test_many_tokens(void **state)
     close_front(&f);
 }
 
+/* Rows of prompts all in expanded form, so many that q_b's product leaves their queries. */
+static void test_many_expanded(void **state)
+{
+    (void)state;
+    const struct op_batch_case k = {"expanded", 3, {{5, 3}, {40, 30}, {0, 50}}};
+    struct front f;
+    if (!op_is_cuda()) return;
+    memset(&f, 0, sizeof f);
+    f.g = gen_create_for(92, ACT_FP8);
+    gen_config(&f.c, ACT_FP8, KV_TYPE_BF16, false);
+    f.c.index_topk = 256;
+    open_rigs(&f, DTYPE_F8_E4M3);
+    set_case(&f, &k);
+    rig_set_cache(&f.ref, f.image, f.n_page);
+    rig_set_cache(&f.dev, f.image, f.n_page);
+    float *want = run(&f, &f.ref, f.wr, 0, f.host.n_token);
+    float *got = run(&f, &f.dev, f.wd, 0, f.host.n_token);
+    check_prompts(&f, 1, want, got);
+    mem_free(want);
+    mem_free(got);
+    close_front(&f);
+}
+
 /* Zeros in give the floor of the scale: 2^ceil(log2(1e-4 / 448)) = 2^-22. */
 static void test_zero_row(void **state)
 {
@@ -412,9 +435,9 @@ static void test_zero_row(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_f32_cache), cmocka_unit_test(test_bf16_cache),
-        cmocka_unit_test(test_fp8_cache), cmocka_unit_test(test_many_tokens),
-        cmocka_unit_test(test_zero_row),
+        cmocka_unit_test(test_f32_cache),     cmocka_unit_test(test_bf16_cache),
+        cmocka_unit_test(test_fp8_cache),     cmocka_unit_test(test_many_tokens),
+        cmocka_unit_test(test_many_expanded), cmocka_unit_test(test_zero_row),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -52,8 +52,8 @@ static void choose(const struct backend_config *c, const struct moe_tensors *t, 
                    float *want)
 {
     uint32_t width = c->n_expert / c->n_group;
-    double s[128], b[128], group[64], row[1152];
-    bool in[128];
+    double s[256], b[256], group[64], row[1152];
+    bool in[256];
     for (uint32_t i = 0; i < c->hidden; i++) row[i] = (double)x[i];
     for (uint32_t e = 0; e < c->n_expert; e++) {
         s[e] = 1 / (1 + exp(-gen_product(&t->router, e, row, ACT_F32)));
@@ -183,12 +183,13 @@ static void gen_router(struct gen *g, struct backend_config *c, uint32_t n_exper
 }
 
 /* FP8 activations: the router's inputs stay f32. Widths of more than one share of K, experts of
- * more than one tile, groups that do not fit lanes. */
+ * more than one tile, groups that do not fit lanes; 256 experts, also all equal ones. */
 static void test_fp8(void **state)
 {
     (void)state;
-    static const uint32_t hidden[] = {256, 1152}, n_expert[] = {16, 96}, n_group[] = {4, 8};
-    for (int i = 0; i < 2; i++) {
+    static const uint32_t hidden[] = {256, 1152, 128, 128}, n_expert[] = {16, 96, 256, 256};
+    static const uint32_t n_group[] = {4, 8, 8, 8};
+    for (int i = 0; i < 4; i++) {
         struct backend_config c;
         struct moe_tensors t;
         struct gen *g = gen_create_for(74, ACT_FP8);
@@ -198,6 +199,10 @@ static void test_fp8(void **state)
         c.topk_group = n_group[i] / 2;
         c.n_expert_used = i ? 8 : 4;
         gen_router(g, &c, n_expert[i], &t);
+        if (i == 3) {
+            t.router.data = gen_alloc(g, c.n_expert * t.router.row_stride * 2);
+            t.router_bias = gen_vector(g, DTYPE_F32, c.n_expert, 0, 0);
+        }
         check(&c, &t, g);
         gen_destroy(g);
     }

@@ -378,6 +378,18 @@ bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
 /* INPUT_ flags of the forms of a norm's rows that w's products read: of prepare_mla, prepare_ffn or
  * prepare_moe (its router's not among them); NULL: all */
 uint32_t cuda_input_forms(const struct cuda_backend *c, const struct weight *w);
+/* queries in expanded form, of w = q_b, from the sums of cuda_product: rotary parts turned by the
+ * angles (product.cuh), then rounded; for rows that are many, as cuda_takes_many says */
+bool cuda_takes_many(const struct cuda_backend *c, const struct matrix *w, const struct act *in,
+                     uint32_t n_token);
+struct query_rows {
+    bf16 *to;
+    uint32_t stride;
+    const float *angles;
+    uint32_t angle_stride;
+};
+fathom_err cuda_product_query(struct cuda_backend *c, const struct matrix *w, const struct act *in,
+                              uint32_t n_token, const struct query_rows *out, const char *what);
 /* the codes of silu(gate) * up of w = [gate ; up], and their scales, in one kernel, with the bits
  * of a product and cuda_swiglu; cuda_takes_swiglu says for which matrices and rows */
 bool cuda_takes_swiglu(const struct cuda_backend *c, const struct matrix_list *w,

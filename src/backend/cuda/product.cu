@@ -220,14 +220,33 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
     return FATHOM_OK;
 }
 
+bool cuda_takes_many(const struct cuda_backend *c, const struct matrix *w, const struct act *in,
+                     uint32_t n_token)
+{
+    if (!in->q || !cuda_wants_fp8(c, w) || n_token == 0) return false;
+    struct product_args a = make_args(c, w, in, NULL, w->n_row);
+    a.n_token = n_token;
+    return a.tiled && fp8_tile(c, a) == PRODUCT_LARGE_TILE;
+}
+
+fathom_err cuda_product_query(struct cuda_backend *c, const struct matrix *w, const struct act *in,
+                              uint32_t n_token, const struct query_rows *out, const char *what)
+{
+    struct product_args a = make_args(c, w, in, NULL, out->stride);
+    ASSERT(cuda_takes_many(c, w, in, n_token) && out->to && out->angles &&
+           out->angle_stride % 2 == 0);
+    a.n_token = n_token;
+    a.out_h = out->to;
+    a.angles = out->angles;
+    a.angle_stride = out->angle_stride;
+    return product_sm90(c, a, PRODUCT_LARGE_TILE, ceil_div(n_token, PRODUCT_LARGE_TILE), what);
+}
+
 bool cuda_takes_swiglu(const struct cuda_backend *c, const struct matrix_list *w,
                        const struct act *in, uint32_t n_token)
 {
     const struct matrix *m = &w->part[0];
-    if (w->n != 1 || !in->q || !cuda_wants_fp8(c, m) || m->n_row % (2 * FP8_GROUP)) return false;
-    struct product_args a = make_args(c, m, in, NULL, m->n_row);
-    a.n_token = n_token;
-    return a.tiled && fp8_tile(c, a) == PRODUCT_LARGE_TILE;
+    return w->n == 1 && m->n_row % (2 * FP8_GROUP) == 0 && cuda_takes_many(c, m, in, n_token);
 }
 
 fathom_err cuda_product_swiglu(struct cuda_backend *c, const struct matrix_list *w,

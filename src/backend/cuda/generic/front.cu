@@ -299,20 +299,6 @@ static fathom_err run_index_head(struct cuda_backend *c, const struct mla_front_
     return FATHOM_OK;
 }
 
-/* q_b, and index_q_b when an index query is wanted: rows at the end of one matrix, or the second */
-static fathom_err run_query(struct cuda_backend *c, const struct mla_front_args *a,
-                            const struct act *qa)
-{
-    struct matrix_list query = a->w->mla.query;
-    ASSERT(query.n_row == c->c.n_head * QUERY_DIM + c->c.index_n_head * KV_INDEX_DIM);
-    ASSERT(query.n == 1 || query.part[0].n_row == c->c.n_head * QUERY_DIM);
-    if (!a->want_index_query || a->owned) {
-        query.n = 1;
-        query.part[0].n_row = c->c.n_head * QUERY_DIM;
-    }
-    return cuda_product_list(c, &query, qa, a->batch->n_token, c->query, "q_b, index_q_b");
-}
-
 /* ---- rows with owners ---- */
 
 __global__ void __launch_bounds__(THREADS)
@@ -365,6 +351,60 @@ static struct matrix index_query_of(const struct cuda_backend *c, const struct m
              (m.tiled ? tiled_at(row, 0, m.n_col) : (size_t)row * m.n_col * dtype_size(m.dtype));
     if (m.scale) m.scale += (size_t)row / m.block_row * m.scale_stride;
     return m;
+}
+
+/* How many of the step's rows have their queries made from f32 products. Those of the others, rows
+ * in expanded form of many at a time, are what q_b's product leaves. */
+static uint32_t plain_rows(const struct cuda_backend *c, const struct mla_front_args *a,
+                           const struct act *qa)
+{
+    const struct expanded_rows e = cuda_expanded_rows(c, a->batch);
+    const struct matrix_list *query = &a->w->mla.query;
+    const uint32_t n_token = a->batch->n_token;
+    struct matrix heads = query->part[0];
+    heads.n_row = c->c.n_head * QUERY_DIM;
+    const bool apart = query->n > 1 || heads.n_row % SCALE_BLOCK == 0;
+    if (e.first >= n_token || cuda_has_selected_prompts(e, a->batch)) return n_token;
+    if (!apart || !c->c.rope_interleaved) return n_token;
+    return cuda_takes_many(c, &heads, qa, n_token - e.first) ? e.first : n_token;
+}
+
+static struct act act_from(const struct act *all, uint32_t row)
+{
+    struct act a = *all;
+    const size_t n = (size_t)row * all->width;
+    if (a.f) a.f += n;
+    if (a.h) a.h += n;
+    if (a.q) a.q += n;
+    if (a.scale) a.scale += n / FP8_GROUP;
+    return a;
+}
+
+/* q_b, and index_q_b when an index query is wanted: rows at the end of one matrix, or the second */
+static fathom_err run_query(struct cuda_backend *c, const struct mla_front_args *a,
+                            const struct act *qa, uint32_t n_plain)
+{
+    const struct matrix_list *query = &a->w->mla.query;
+    struct matrix_list heads = *query;
+    const uint32_t n_head_row = c->c.n_head * QUERY_DIM, n_expanded = a->batch->n_token - n_plain;
+    const uint32_t stride = c->c.n_head * KV_ROW;
+    const bool index = a->want_index_query && !a->owned;
+    const struct act rest = act_from(qa, n_plain);
+    heads.n = 1;
+    heads.part[0].n_row = n_head_row;
+    ASSERT(query->n_row == n_head_row + c->c.index_n_head * KV_INDEX_DIM);
+    ASSERT(query->n == 1 || query->part[0].n_row == n_head_row);
+    if (n_plain)
+        TRY(cuda_product_list(c, index ? query : &heads, qa, n_plain, c->query, "q_b, index_q_b"));
+    if (!n_expanded) return FATHOM_OK;
+    const struct query_rows rows = {a->query->h + (size_t)n_plain * stride, stride,
+                                    c->query + (size_t)n_plain * query->n_row, query->n_row};
+    TRY(front_angles(c, a, n_plain));
+    TRY(cuda_product_query(c, &heads.part[0], &rest, n_expanded, &rows, "q_b"));
+    if (!index) return FATHOM_OK;
+    const struct matrix m = index_query_of(c, query);
+    float *out = c->query + (size_t)n_plain * query->n_row + n_head_row;
+    return cuda_product(c, &m, &rest, n_expanded, out, query->n_row, "index_q_b");
 }
 
 static fathom_err own_index_queries(struct cuda_backend *c, const struct mla_front_args *a,
@@ -433,6 +473,7 @@ fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
     bf16 *qa_h = rounded_latents(c, &a->w->mla.query, c->qa_f);
     struct act qa = {qa_h ? NULL : c->qa_f, qa_h, fp8 ? c->qa_q : NULL, c->qa_scale,
                      c->c.q_lora_rank};
-    TRY(run_query(c, a, &qa));
-    return front_queries(c, a, n_head_part);
+    const uint32_t n_plain = plain_rows(c, a, &qa);
+    TRY(run_query(c, a, &qa, n_plain));
+    return front_queries(c, a, n_head_part, n_plain);
 }

@@ -5,11 +5,11 @@
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/cuda_int.cuh"
 
-/* Rope: a pair by the angle whose sine and cosine are s and c */
+/* Rope: a pair by the angle whose sine and cosine are s and c; the same bits in every kernel */
 static __device__ __forceinline__ void rotate(float &a, float &b, float s, float c)
 {
-    float x = a * c - b * s;
-    b = a * s + b * c;
+    const float x = fmaf(a, c, -(b * s));
+    b = fmaf(a, s, b * c);
     a = x;
 }
 

@@ -11,6 +11,7 @@
 
 enum {
     FLOAT_THREADS = 256,
+    ANGLE_THREADS = 256,
     ABSORB_FEW_MAX = 64,    /* tokens up to which one launch makes the queries, */
     ABSORB_FEW_TILES = 256, /* and heads times tiles of them: each reads its head's weights */
 };
@@ -37,6 +38,9 @@ struct query_args {
     uint32_t n_absorb_token; /* the first so many tokens are absorbed here */
     uint32_t n_absorb;       /* blocks of query_kernel that absorb; the others rotate */
     uint32_t n_pass;         /* a warp rotates so many times four heads */
+    uint32_t first, end;     /* tokens that query_kernel rotates */
+    uint32_t n_rotate;       /* heads of attention that it does */
+    float *angles;           /* of angles_kernel: row [T][n_query], sines and cosines first */
 };
 
 static __device__ __forceinline__ void store_query(const struct query_args &a, size_t at, float v)
@@ -299,13 +303,13 @@ static __device__ __forceinline__ void rotate_index_heads(const struct query_arg
  * index. */
 static __device__ __forceinline__ void rotate_heads(const struct query_args &a, uint32_t i)
 {
-    const uint32_t each = a.n_pass * ROTATE_HEADS, n_rotary = ceil_div(a.n_head, each);
+    const uint32_t each = a.n_pass * ROTATE_HEADS, n_rotary = ceil_div(a.n_rotate, each);
     const uint32_t n_job = n_rotary + ceil_div(a.n_index_head, each);
-    const uint32_t token = i / n_job, job = i % n_job;
+    const uint32_t token = a.first + i / n_job, job = i % n_job;
     if (!a.reads_ahead) dependency_wait();
-    const struct angles x = angles_at(a.freq, a.pos[min(token, a.n_token - 1)]);
+    const struct angles x = angles_at(a.freq, a.pos[min(token, a.end - 1)]);
     dependency_wait();
-    if (token >= a.n_token) return;
+    if (token >= a.end) return;
     for (uint32_t k = 0; k < each; k += ROTATE_HEADS) {
         if (job < n_rotary) {
             rotate_query(a, x, token, job * each + k);
@@ -332,6 +336,17 @@ __global__ void __launch_bounds__(absorb_many::THREADS, 1)
 {
     dependency_release();
     absorb_block<absorb_many>(a, blockIdx.x);
+}
+
+/* The angles of tokens from `first` on, a warp a token: a pair's sine and cosine a lane. */
+__global__ void __launch_bounds__(ANGLE_THREADS) angles_kernel(const struct query_args a)
+{
+    const uint32_t token = a.first + blockIdx.x * (ANGLE_THREADS / WARP) + threadIdx.x / WARP;
+    float2 *to = (float2 *)(a.angles + (size_t)token * a.n_query);
+    kernel_begin();
+    if (token >= a.end) return;
+    const struct angles x = angles_at(a.freq, a.pos[token]);
+    to[threadIdx.x % WARP] = make_float2(x.s, x.c);
 }
 
 enum { FLOAT_TOKENS = 8, FLOAT_COLS = 64, FLOAT_SLICES = FLOAT_THREADS / (FLOAT_COLS / 2) };
@@ -391,7 +406,8 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
     q.query = c->query;
     q.n_query = a->w->mla.query.n_row;
     q.n_head = c->c.n_head;
-    q.n_token = a->batch->n_token;
+    q.n_token = q.end = a->batch->n_token;
+    q.n_rotate = q.n_head;
     q.kv_b = a->w->mla.kv_b;
     q.kv_b_f = a->w->mla.kv_b_f;
     q.pos = a->batch->pos;
@@ -432,14 +448,15 @@ static fathom_err absorb_prompts(struct cuda_backend *c, const struct query_args
     return absorb_sm90(c, a);
 }
 
-/* What is left of q's rows behind their products. */
+/* What is left of rows q.first to q.end behind their products. */
 static fathom_err run_queries(struct cuda_backend *c, struct query_args q)
 {
-    q.n_pass = q.n_token <= ABSORB_FEW_MAX ? 1 : 4;
+    const uint32_t n_token = q.end - q.first;
+    q.n_pass = n_token <= ABSORB_FEW_MAX ? 1 : 4;
     const uint32_t each = q.n_pass * ROTATE_HEADS;
-    const uint32_t n_job = ceil_div(q.n_head, each) + ceil_div(q.n_index_head, each);
-    const uint32_t n_rotate = ceil_div(q.n_token * n_job, ROTATE_WARPS);
-    ASSERT((uint64_t)q.n_token * n_job <= INT32_MAX);
+    const uint32_t n_job = ceil_div(q.n_rotate, each) + ceil_div(q.n_index_head, each);
+    const uint32_t n_rotate = ceil_div(n_token * n_job, ROTATE_WARPS);
+    ASSERT((uint64_t)n_token * n_job <= INT32_MAX);
     return cuda_launch(c, "mla_front", query_kernel, dim3(q.n_absorb + n_rotate),
                        absorb_few::THREADS, q.n_absorb ? sizeof(absorb_few::shared) : 0, q);
 }
@@ -464,18 +481,37 @@ fathom_err front_own_index(struct cuda_backend *c, const struct mla_front_args *
 {
     struct query_args q = make_query(c, a, 1);
     q.n_query = c->c.index_n_head * KV_INDEX_DIM;
-    q.n_head = 0;
-    q.n_token = own->n_token;
+    q.n_head = q.n_rotate = 0;
+    q.n_token = q.end = own->n_token;
     q.pos = own->pos;
     q.head_weight = c->own.index_head;
     return run_queries(c, q);
 }
 
+fathom_err front_angles(struct cuda_backend *c, const struct mla_front_args *a, uint32_t first)
+{
+    struct query_args q = make_query(c, a, 1);
+    static_assert((int)QUERY_DIM >= (int)KV_ROPE, "an angle's sine and cosine a pair");
+    q.first = first;
+    q.angles = c->query;
+    ASSERT(first < q.end && q.n_query % 2 == 0);
+    return cuda_launch(c, "mla_front", angles_kernel,
+                       dim3(ceil_div(q.end - first, ANGLE_THREADS / WARP)), ANGLE_THREADS, 0, q);
+}
+
 fathom_err front_queries(struct cuda_backend *c, const struct mla_front_args *a,
-                         uint32_t n_head_part)
+                         uint32_t n_head_part, uint32_t n_plain)
 {
     struct query_args q = make_query(c, a, n_head_part);
     if (a->owned) q.n_index_head = 0; /* front_own_index has made them */
+    if (n_plain < q.n_token) {
+        struct query_args rows = q;
+        rows.first = n_plain;
+        rows.n_rotate = 0;
+        if (rows.n_index_head) TRY(run_queries(c, rows));
+        q.end = n_plain;
+        if (!n_plain) return FATHOM_OK;
+    }
     if (cuda_has_selected_prompts(q.expanded, a->batch)) TRY(absorb_prompts(c, q));
     const uint32_t n_tile = ceil_div(q.n_absorb_token, absorb_few::TOKENS);
     const bool few = q.n_absorb_token <= ABSORB_FEW_MAX && q.n_head * n_tile <= ABSORB_FEW_TILES;

@@ -537,6 +537,126 @@ __global__ void __launch_bounds__(CHOOSE_THREADS_MAX)
     if (e == 0) *m.n_task = (int32_t)m.rows_per_token;
 }
 
+/* ---- the choice of many tokens: a warp each, whose lanes have neighbouring experts ---- */
+
+enum { LANE_EXPERTS = 8, LANES_EXPERTS = WARP * LANE_EXPERTS, CHOOSE_WARPS = 8 };
+
+/* Needs whole lanes a group, as many of them as a power of two. */
+static bool chooses_many(const struct choose_args &a)
+{
+    const uint32_t lanes = a.n_group ? a.n_expert / a.n_group / LANE_EXPERTS : 0;
+    const bool cut = lanes > 0 && lanes * LANE_EXPERTS * a.n_group == a.n_expert;
+    if (a.n_token <= FEW_TOKENS || a.n_expert != LANES_EXPERTS || a.n_used > WARP) return false;
+    return a.topk_group >= a.n_group || (cut && (lanes & (lanes - 1)) == 0);
+}
+
+/* Sums over the parts of K of a lane's experts, in the order of score_of. */
+static __device__ __forceinline__ void lane_scores(const struct choose_args &a, uint32_t token,
+                                                   float (&x)[LANE_EXPERTS])
+{
+    const float *from = a.score + (size_t)token * a.pitch + threadIdx.x % WARP * LANE_EXPERTS;
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++) x[i] = 0.0f;
+#pragma unroll 7
+    for (uint32_t k = 0; k < a.n_k_part; k++) {
+        const float4 *part = (const float4 *)(from + (size_t)k * a.n_token * a.pitch);
+        const float4 low = part[0], high = part[1];
+        x[0] += low.x, x[1] += low.y, x[2] += low.z, x[3] += low.w;
+        x[4] += high.x, x[5] += high.y, x[6] += high.z, x[7] += high.w;
+    }
+}
+
+/* is_kept, of all experts of this lane */
+static __device__ __forceinline__ bool lane_is_kept(const struct choose_args &a,
+                                                    const float (&b)[LANE_EXPERTS])
+{
+    if (a.topk_group >= a.n_group) return true;
+    const uint32_t lanes = a.n_expert / a.n_group / LANE_EXPERTS, lane = threadIdx.x % WARP;
+    float first = b[0], second = -INFINITY;
+#pragma unroll
+    for (int i = 1; i < LANE_EXPERTS; i++) take_two(first, second, b[i]);
+    for (int d = 1; d < (int)lanes; d <<= 1) {
+        const float f = shfl_xor(first, d), g = shfl_xor(second, d);
+        second = fmaxf(fmaxf(second, g), fminf(first, f));
+        first = fmaxf(first, f);
+    }
+    const float score = first + second;
+    uint32_t better = 0;
+    for (uint32_t g = 0; g < a.n_group; g++) {
+        const float other = shfl(score, (int)(g * lanes));
+        better += other > score || (other == score && g < lane / lanes);
+    }
+    return better < a.topk_group;
+}
+
+/* A bit for each of this lane's experts that is among the n_used of the largest keys, ties to the
+ * lower expert. */
+static __device__ __forceinline__ uint32_t choose_keys(uint32_t (&key)[LANE_EXPERTS],
+                                                       uint32_t n_used)
+{
+    uint32_t chosen = 0;
+#pragma unroll 1
+    for (uint32_t k = 0; k < n_used; k++) {
+        uint32_t mine = key[0];
+#pragma unroll
+        for (int i = 1; i < LANE_EXPERTS; i++) mine = max(mine, key[i]);
+        const uint32_t best = warp_largest(mine);
+        const unsigned holders = warp_ballot(mine == best);
+        bool takes = threadIdx.x % WARP == (uint32_t)__ffs((int)holders) - 1;
+#pragma unroll
+        for (int i = 0; i < LANE_EXPERTS; i++) {
+            if (!takes || key[i] != best) continue;
+            key[i] = 0;
+            chosen |= 1u << i;
+            takes = false;
+        }
+    }
+    return chosen;
+}
+
+__global__ void __launch_bounds__(CHOOSE_WARPS *WARP) choose_many_kernel(const struct choose_args a)
+{
+    __shared__ uint32_t experts[CHOOSE_WARPS][WARP];
+    __shared__ float scores[CHOOSE_WARPS][WARP];
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const uint32_t token = blockIdx.x * CHOOSE_WARPS + warp;
+    float s[LANE_EXPERTS], b[LANE_EXPERTS];
+    uint32_t key[LANE_EXPERTS], place = 0;
+    DCHECK(a.n_expert == LANES_EXPERTS && a.n_used <= WARP);
+    kernel_begin();
+    if (token >= a.n_token) return;
+    const bool is_live = !a.n_live || token < (uint32_t)*a.n_live;
+    lane_scores(a, is_live ? token : 0, s);
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_EXPERTS; i++) {
+        s[i] = 1.0f / (1.0f + expf(-s[i]));
+        b[i] = s[i] + a.bias[lane * LANE_EXPERTS + i];
+        b[i] = b[i] == b[i] ? b[i] : -INFINITY;
+    }
+    const bool kept = lane_is_kept(a, b);
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++) key[i] = order_key(kept ? b[i] : -INFINITY);
+    const uint32_t chosen = choose_keys(key, a.n_used);
+#pragma unroll
+    for (int i = 0; i < LANE_EXPERTS; i++) {
+        const unsigned holders = warp_ballot((chosen >> i & 1) != 0);
+        place += (uint32_t)__popc((int)(holders & ((1u << lane) - 1)));
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < LANE_EXPERTS; i++) {
+        if (!(chosen >> i & 1)) continue;
+        experts[warp][place] = lane * LANE_EXPERTS + i;
+        scores[warp][place++] = s[i];
+    }
+    __syncwarp();
+    float sum = 0.0f;
+    for (uint32_t k = 0; k < a.n_used; k++) sum += scores[warp][k];
+    if (lane >= a.n_used) return;
+    const float factor = a.norm_topk ? a.routed_scale / sum : a.routed_scale;
+    a.experts[(size_t)token * a.n_used + lane] = (int32_t)experts[warp][lane];
+    a.weights[(size_t)token * a.n_used + lane] = scores[warp][lane] * factor;
+}
+
 /* ---- launches ---- */
 
 template <int TILES>
@@ -599,6 +719,9 @@ fathom_err cuda_router(struct backend *b, const struct router_args *a)
     struct map_args m = {};
     c->map.route = NULL;
     if (a->n_token == 1 && k.n_used < WARP) m = moe_map_args(c, a->w, a->route, 1);
+    if (chooses_many(k))
+        return cuda_launch(c, "router", choose_many_kernel, dim3(ceil_div(k.n_token, CHOOSE_WARPS)),
+                           CHOOSE_WARPS * WARP, 0, k);
     return cuda_launch(c, "router", choose_kernel, dim3(a->n_token), k.pitch, 0, k, m);
 }
 

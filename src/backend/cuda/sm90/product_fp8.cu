@@ -9,9 +9,10 @@
  * kernel, so whatever can wait (a part's sum, a finished tile's way to memory) is done while
  * products are under way, those of the next tile included.
  *
- * What leaves a tile: sums as they are; rounded to bf16; or, of gate and up, the codes of their
- * SwiGLU. There a tile of weights is 64 rows of gate and the 64 of up that belong to them, so that
- * a thread has both of a value, and two tiles, one after the other, make a group of codes.
+ * What leaves a tile: sums as they are; rounded to bf16, of queries with their rotary parts turned
+ * before; or, of gate and up, the codes of their SwiGLU. There a tile of weights is 64 rows of gate
+ * and the 64 of up that belong to them, so that a thread has both of a value, and two tiles, one
+ * after the other, make a group of codes.
  *
  * Plain products copy both tiles by tensor maps, and so do mapped ones whose rows lie in the order
  * of the list. Others gather their rows by 16-byte copies and take weights alone by tensor map.
@@ -410,6 +411,7 @@ template <enum form FORM> static product_kernel kernel_of(enum output output, bo
 {
     if (output == OUTPUT_SWIGLU) return product_fp8_sm90_kernel<FORM, OUTPUT_SWIGLU, false>;
     if (output == OUTPUT_BF16) return product_fp8_sm90_kernel<FORM_LISTED, OUTPUT_BF16, false>;
+    if (output == OUTPUT_QUERY) return product_fp8_sm90_kernel<FORM_PLAIN, OUTPUT_QUERY, false>;
     return one_k_part ? product_fp8_sm90_kernel<FORM, OUTPUT_FLOAT, true>
                       : product_fp8_sm90_kernel<FORM, OUTPUT_FLOAT, false>;
 }
@@ -442,8 +444,9 @@ static cudaError_t launch(const struct work &w, product_kernel kernel, uint32_t 
 static enum output output_of(const struct product_args &a)
 {
     ASSERT(!a.out_q || (a.n % (2 * FP8_GROUP) == 0 && a.out_scale));
-    ASSERT(!a.out_h || (a.in_listed && (uintptr_t)a.out_h % 16 == 0 && a.out_stride % 8 == 0));
-    return a.out_q ? OUTPUT_SWIGLU : a.out_h ? OUTPUT_BF16 : OUTPUT_FLOAT;
+    ASSERT(!a.out_h || ((uintptr_t)a.out_h % 16 == 0 && a.out_stride % 8 == 0));
+    ASSERT(!a.out_h || (a.angles ? !a.tasks && a.n % QUERY_DIM == 0 : a.in_listed));
+    return a.out_q ? OUTPUT_SWIGLU : a.angles ? OUTPUT_QUERY : a.out_h ? OUTPUT_BF16 : OUTPUT_FLOAT;
 }
 
 cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
@@ -476,7 +479,7 @@ cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
 cudaError_t product_fp8_sm90_init(void)
 {
     for (enum form form : {FORM_PLAIN, FORM_LISTED, FORM_GATHER}) {
-        for (enum output output : {OUTPUT_FLOAT, OUTPUT_BF16, OUTPUT_SWIGLU}) {
+        for (enum output output : {OUTPUT_FLOAT, OUTPUT_BF16, OUTPUT_SWIGLU, OUTPUT_QUERY}) {
             for (bool one_k_part : {false, true}) {
                 cudaError_t e = cudaFuncSetAttribute(find_kernel(form, output, one_k_part),
                                                      cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -16,8 +16,8 @@ cudaError_t product_fp8_sm90_init(void);
  * n_tile   plain: tiles of PRODUCT_LARGE_TILE rows; mapped: tasks at most, *a.n_task the true count
  * limits   of the device: n_sm
  * Needs    k a multiple of 128, n of 16, out_stride of 4; row0 and col0 0; w, q and out
- *          aligned to 16 bytes; w tiled; out_q: n of 2 * FP8_GROUP; out_h: in_listed; mapped: tasks
- *          of at most PRODUCT_LARGE_TILE rows
+ *          aligned to 16 bytes; w tiled; out_q: n of 2 * FP8_GROUP; mapped: tasks of at most
+ *          PRODUCT_LARGE_TILE rows, in_listed for out_h
  * Edge     rows past n_token or past a task, and columns past n, are not written
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics a row's bits depend on n, k, its input and the weights alone: not on its neighbours, its

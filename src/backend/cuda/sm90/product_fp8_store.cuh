@@ -1,10 +1,11 @@
-/* product_fp8_store.cuh - what leaves a tile of product_fp8.cu: sums, rows of bf16, SwiGLU codes
+/* product_fp8_store.cuh - what leaves a tile of product_fp8.cu: sums, bf16, queries, SwiGLU
  *
  * A warp's 16 rows go through its part of shared memory on their way, so that rows are written in
  * long pieces. All of it runs while products of the next tile are under way. */
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FP8_STORE_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FP8_STORE_CUH
 
+#include "backend/cuda/generic/index_lanes.cuh"
 #include "backend/cuda/sm90/product_fp8_work.cuh"
 
 /* Puts two values each of rows lane / 4 and 8 on, columns 8 j + 2 t, into the warp's boxes. */
@@ -98,6 +99,39 @@ static __device__ __forceinline__ void store_rounded(const struct work &w, const
     }
 }
 
+/* Turns the pairs of KV_ROPE columns from j = FIRST on by the angles of their rows. */
+template <uint32_t FIRST>
+static __device__ __forceinline__ void turn_columns(const struct work &w, const struct walk &x,
+                                                    float (&sum)[64])
+{
+    enum { EACH = KV_ROPE / 8 };
+    float2 angle[2][EACH];
+#pragma unroll
+    for (uint32_t r = 0; r < 2; r++) {
+        const int row = max(shfl(x.summed.row, (int)(x.lane / 4 + r * 8)), 0);
+        const float2 *from = (const float2 *)(w.a.angles + (size_t)row * w.a.angle_stride);
+#pragma unroll
+        for (uint32_t j = 0; j < EACH; j++) angle[r][j] = from[j * 4 + x.lane % 4];
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < EACH; j++) {
+        float *v = sum + 4 * (FIRST + j);
+        rotate(v[0], v[1], angle[0][j].x, angle[0][j].y);
+        rotate(v[2], v[3], angle[1][j].x, angle[1][j].y);
+    }
+}
+
+/* The rotary parts of heads of QUERY_DIM: two heads are three tiles, and end in halves of the
+ * second and the third. */
+static __device__ __forceinline__ void turn_rotary(const struct work &w, const struct walk &x,
+                                                   float (&sum)[64])
+{
+    static_assert(2 * (int)QUERY_DIM == 3 * (int)BN && 2 * (int)KV_ROPE == (int)BN,
+                  "where rotary parts lie");
+    if (x.summed.col % 3 == 1) turn_columns<0>(w, x, sum);
+    if (x.summed.col % 3 == 2) turn_columns<KV_ROPE / 8>(w, x, sum);
+}
+
 /* Where a lane's values of the first tile of a pair wait, eight times four of them: behind the
  * codes of the warp's rows. */
 static __device__ __forceinline__ float4 *waiting(const struct walk &x, uint32_t i)
@@ -187,11 +221,12 @@ static __device__ __forceinline__ void store_swiglu(const struct work &w, struct
 
 template <enum form FORM, enum output OUTPUT>
 static __device__ __forceinline__ void store_tile(const struct work &w, struct walk &x,
-                                                  const float (&sum)[64])
+                                                  float (&sum)[64])
 {
+    if (OUTPUT == OUTPUT_QUERY) turn_rotary(w, x, sum);
     if (OUTPUT == OUTPUT_SWIGLU) {
         store_swiglu(w, x, sum);
-    } else if (OUTPUT == OUTPUT_BF16) {
+    } else if (OUTPUT == OUTPUT_BF16 || OUTPUT == OUTPUT_QUERY) {
         store_rounded(w, x, sum);
     } else {
         store_sums<FORM>(w, x, sum);

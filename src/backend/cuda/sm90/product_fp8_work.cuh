@@ -69,6 +69,7 @@ enum output {
     OUTPUT_FLOAT,
     OUTPUT_BF16,
     OUTPUT_SWIGLU, /* codes */
+    OUTPUT_QUERY,  /* BF16, of heads whose rotary parts are turned */
 };
 
 /* Where a block is among the runs, without divisions from one to the next: run `rest` of a band of

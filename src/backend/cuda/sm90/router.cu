@@ -1,9 +1,9 @@
 /* router.cu - the router's scores of many tokens on sm_90a
  *
  * A block makes one part of K of 128 experts for 128 tokens, a warpgroup 64 of them. Tokens are the
- * 64-row operand: each thread reads its values from memory, a K line ahead, and splits them into
- * planes in registers. Weights are the 128 columns, K lines of them in a ring of stages filled by
- * tensor copies, which a thread of the first warpgroup issues between its own products. */
+ * 64-row operand: each thread reads its values from shared memory, a K line ahead, and splits them
+ * into planes in registers. Weights are the 128 columns. K lines of both are in a ring of stages,
+ * filled by tensor copies that a thread of the first warpgroup issues between its own products. */
 #include "backend/cuda/sm90/router.cuh"
 
 #include "backend/cuda/launch.cuh"
@@ -16,23 +16,31 @@ enum {
     GROUP_TOKENS = 64,
     GROUP_THREADS = 128,
     THREADS = GROUPS * GROUP_THREADS,
-    STAGES = 6,
-    AHEAD = 4,           /* K lines requested before they are used: two less than stages, so that */
+    TOKENS = GROUPS * GROUP_TOKENS,
+    STAGES = 4,
+    AHEAD = 2,           /* K lines requested before they are used: two less than stages, so that */
     STEPS = K_LINE / 16, /* one warpgroup may lag behind the other */
     SUMS = 64,
 };
 static_assert(SUMS * GROUP_THREADS == GROUP_TOKENS * EXPERTS, "a thread's part of the tile");
-static_assert(AHEAD + 2 <= STAGES && (int)EXPERTS <= (int)TENSOR_BOX_MAX, "the ring");
+static_assert(AHEAD + 2 <= STAGES && (int)EXPERTS <= (int)TENSOR_BOX_MAX &&
+                  (int)TOKENS <= (int)TENSOR_BOX_MAX,
+              "the ring");
+
+/* A K line of values is two boxes of 128 bytes a token, permuted as operands are. */
+enum { VALUE_BOXES = K_LINE * sizeof(float) / K_LINE_BYTES };
+static_assert(VALUE_BOXES == 2 && STEPS % VALUE_BOXES == 0, "steps of a box");
 
 struct alignas(1024) router_stages {
     uint8_t w[STAGES][EXPERTS * K_LINE_BYTES];
+    uint8_t x[STAGES][VALUE_BOXES][TOKENS * K_LINE_BYTES];
     uint64_t full[STAGES];
     uint64_t empty[STAGES];
 };
 static_assert(sizeof(struct router_stages) <= SHARED_MAX, "shared memory of a block");
 
 struct router_work {
-    CUtensorMap w_map;
+    CUtensorMap w_map, x_map;
     struct router_args_device a;
 };
 
@@ -42,28 +50,49 @@ struct line_values {
     float2 v[STEPS][4];
 };
 
-static __device__ __forceinline__ void load_values(struct line_values &x, const float *const row[2],
-                                                   uint32_t k_line)
+static __device__ __forceinline__ void load_values(struct line_values &x,
+                                                   const struct router_stages *s, uint32_t stage)
 {
+    const uint32_t g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
+    const uint32_t row = threadIdx.x / WARP * 16 + g;
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) {
+    for (uint32_t j = 0; j < STEPS; j++) {
+        const uint8_t *box = s->x[stage][j / (STEPS / VALUE_BOXES)] + row * K_LINE_BYTES;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            x.v[j][i] = *(const float2 *)(row[i % 2] + k_line * K_LINE + j * 16 + i / 2 * 8);
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t piece = j % (STEPS / VALUE_BOXES) * 4 + i / 2 * 2 + t / 2;
+            x.v[j][i] = *(const float2 *)(box + i % 2 * 8 * K_LINE_BYTES +
+                                          (piece ^ g) * PIECE_BYTES + t % 2 * 8);
+        }
     }
 }
 
-/* Requests K line l of the block's part, if there is such a one. */
-static __device__ __forceinline__ void request(const struct router_work &w, struct router_stages *s,
-                                               uint32_t l, uint32_t first, uint32_t n)
+/* Weights of K line l of the block's part, if there is such a one, and its values behind them. */
+static __device__ __forceinline__ void request_weights(const struct router_work &w,
+                                                       struct router_stages *s, uint32_t l,
+                                                       uint32_t first, uint32_t n)
 {
     const uint32_t stage = l % STAGES;
     if (l >= n) return;
     if (l >= STAGES) wait_phase(&s->empty[stage], (l / STAGES - 1) & 1);
     const uint32_t full = smem_address(&s->full[stage]);
-    mbarrier_arrive_expect(full, sizeof s->w[0]);
+    mbarrier_arrive_expect(full, sizeof s->w[0] + sizeof s->x[0]);
     tensor_load(smem_address(s->w[stage]), &w.w_map, full, (int)((first + l) * K_LINE_BYTES),
                 (int)(blockIdx.x * EXPERTS), 0);
+}
+
+static __device__ __forceinline__ void request_values(const struct router_work &w,
+                                                      struct router_stages *s, uint32_t l,
+                                                      uint32_t first, uint32_t n)
+{
+    const uint32_t stage = l % STAGES, full = smem_address(&s->full[stage]);
+    if (l >= n) return;
+#pragma unroll
+    for (uint32_t i = 0; i < VALUE_BOXES; i++) {
+        tensor_load(smem_address(s->x[stage][i]), &w.x_map, full,
+                    (int)(((first + l) * VALUE_BOXES + i) * K_LINE_BYTES),
+                    (int)(blockIdx.y * TOKENS), 0);
+    }
 }
 
 /* c = a K line's products, term by term as router.cu's kernels make them. */
@@ -121,11 +150,9 @@ __global__ void __launch_bounds__(THREADS, 1)
     SHARED_DYNAMIC(unsigned char, shared);
     struct router_stages *s = (struct router_stages *)shared;
     const struct router_args_device &a = w.a;
-    const uint32_t group = (uint32_t)shfl((int)threadIdx.x / GROUP_THREADS, 0);
     const uint32_t lane = threadIdx.x % WARP, first = blockIdx.z * K_PART_LINES;
     const uint32_t n = min((uint32_t)K_PART_LINES, a.w.n_col / K_LINE - first);
-    const uint32_t token0 =
-        (blockIdx.y * GROUPS + group) * GROUP_TOKENS + threadIdx.x % GROUP_THREADS / WARP * 16;
+    const uint32_t token0 = blockIdx.y * TOKENS + threadIdx.x / WARP * 16;
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) {
             mbarrier_init(smem_address(&s->full[i]), 1);
@@ -133,30 +160,34 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         mbarrier_init_fence();
         async_proxy_fence();
-        for (uint32_t l = 0; l < AHEAD; l++) request(w, s, l, first, n);
+        for (uint32_t l = 0; l < AHEAD; l++) request_weights(w, s, l, first, n);
     }
     __syncthreads();
     dependency_release();
     dependency_wait();
-    const float *row[2];
-#pragma unroll
-    for (uint32_t r = 0; r < 2; r++) {
-        const uint32_t token = min(token0 + lane / 4 + r * 8, a.n_token - 1);
-        row[r] = a.x + (size_t)token * a.w.n_col + first * K_LINE + lane % 4 * 2;
+    if (threadIdx.x == 0) {
+        for (uint32_t l = 0; l < AHEAD; l++) request_values(w, s, l, first, n);
     }
+    __syncwarp();
     const uint64_t weight = wgmma_operand(smem_address(s->w[0]));
     float sum[SUMS] = {};
     struct line_values x;
-    load_values(x, row, 0);
+    wait_phase(&s->full[0], 0);
+    load_values(x, s, 0);
 #pragma unroll 1
     for (uint32_t l = 0; l < n; l++) {
         float c[SUMS];
-        const uint32_t stage = l % STAGES;
-        if (threadIdx.x == 0) request(w, s, l + AHEAD, first, n);
+        const uint32_t stage = l % STAGES, next = (l + 1) % STAGES;
+        if (threadIdx.x == 0) {
+            request_weights(w, s, l + AHEAD, first, n);
+            request_values(w, s, l + AHEAD, first, n);
+        }
         __syncwarp();
-        wait_phase(&s->full[stage], l / STAGES & 1);
         start_line(c, x, weight + stage * (sizeof s->w[0] >> 4));
-        load_values(x, row, min(l + 1, n - 1));
+        if (l + 1 < n) {
+            wait_phase(&s->full[next], (l + 1) / STAGES & 1);
+            load_values(x, s, next);
+        }
         wgmma_wait(c);
         __syncwarp();
         if (lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
@@ -175,8 +206,12 @@ fathom_err router_sm90(struct cuda_backend *c, const struct router_args_device &
     CU_TRY(c,
            make_map(&w.w_map, a.w.data, n_byte, a.w.n_row, 1, (size_t)n_byte * a.w.n_row, EXPERTS),
            "router");
+    const uint32_t row_bytes = a.w.n_col * (uint32_t)sizeof(float);
+    CU_TRY(c,
+           make_map(&w.x_map, a.x, row_bytes, a.n_token, 1, (size_t)row_bytes * a.n_token, TOKENS),
+           "router");
     w.a = a;
-    const dim3 grid(ceil_div(a.w.n_row, EXPERTS), ceil_div(a.n_token, GROUPS * GROUP_TOKENS),
+    const dim3 grid(ceil_div(a.w.n_row, EXPERTS), ceil_div(a.n_token, TOKENS),
                     router_k_part_count(a.w.n_col));
     return cuda_launch(c, "router", router_sm90_kernel, grid, THREADS, sizeof(struct router_stages),
                        w);
