@@ -60,11 +60,10 @@ static __device__ __forceinline__ void load_fragment(uint32_t (&r)[4], uint32_t 
 enum {
     FEW_WARPS = 8,
     FEW_THREADS = FEW_WARPS * WARP,
-    FEW_COLS = 32,
+    FEW_COLS = 8, /* tokens at a time */
     WARP_K_LINES = K_PART_LINES / FEW_WARPS,
 };
 static_assert(K_PART_LINES % FEW_WARPS == 0, "warps have equally many K lines of a part");
-static_assert(FEW_COLS % 8 == 0, "tokens are multiplied eight at a time");
 
 /* A block's experts: TILES of 16. Two read and split inputs half as often, one spreads weights over
  * more blocks. */
@@ -148,39 +147,39 @@ static __device__ __forceinline__ void multiply_few(float (*part)[few_sizes<TILE
     }
 }
 
-/* Few tokens: a block makes one part of K of its experts for up to 32 tokens, 8 at a time; a warp
+/* Few tokens: a block makes one part of K of its experts for `cols` tokens, 8 at a time; a warp
  * has two of the part's K lines. Weights are on their way to shared memory before the wait, values
  * of the next tokens while these are multiplied. */
 template <int TILES>
 __global__ void __launch_bounds__(FEW_THREADS, 2)
-    router_few_kernel(const struct router_args_device a)
+    router_few_kernel(const struct router_args_device a, uint32_t cols)
 {
     SHARED_DYNAMIC(char, shared);
     enum { ROWS = few_sizes<TILES>::ROWS, AREA = few_sizes<TILES>::K_LINE_AREA };
     __shared__ float part[K_PART_LINES][8][ROWS + 1];
     const uint32_t warp = threadIdx.x / WARP, group = threadIdx.x % WARP / 4;
-    const uint32_t e0 = blockIdx.x * ROWS, k_part = blockIdx.y, token0 = blockIdx.z * FEW_COLS;
+    const uint32_t e0 = blockIdx.x * ROWS, k_part = blockIdx.y, token0 = blockIdx.z * cols;
     const uint32_t k_line0 = k_part * K_PART_LINES + warp * WARP_K_LINES;
     const uint32_t n_k_line =
         min((uint32_t)K_PART_LINES, a.w.n_col / K_LINE - k_part * K_PART_LINES);
-    const uint32_t n_here = min((uint32_t)FEW_COLS, a.n_token - token0);
+    const uint32_t n_here = min(cols, a.n_token - token0);
     const uint32_t weights = smem_address(shared) + warp * WARP_K_LINES * AREA;
     dependency_release();
     copy_k_lines<TILES>(a, weights, e0, k_line0);
     dependency_wait();
     struct few_values x, next;
-    load_values(next, a, token0 + group, k_line0);
+    load_values(x, a, token0 + group, k_line0);
+    if (n_here > FEW_COLS) load_values(next, a, token0 + FEW_COLS + group, k_line0);
     cp_async_wait<0>();
     __syncwarp();
-    for (uint32_t t0 = 0; t0 < n_here; t0 += 8) {
-        x = next;
-        if (t0 + 8 < n_here) load_values(next, a, token0 + t0 + 8 + group, k_line0);
+#pragma unroll 1
+    for (uint32_t t0 = 0; t0 < n_here; t0 += FEW_COLS) {
 #pragma unroll
         for (uint32_t l = 0; l < WARP_K_LINES; l++)
             multiply_few<TILES>(part[warp * WARP_K_LINES + l], weights + l * AREA, x.v[l]);
         __syncthreads();
         const uint32_t e = threadIdx.x % ROWS, i = threadIdx.x / ROWS;
-        if (i < 8 && t0 + i < n_here && e0 + e < a.pitch) {
+        if (i < FEW_COLS && t0 + i < n_here && e0 + e < a.pitch) {
             float sum = 0.0f;
 #pragma unroll
             for (uint32_t l = 0; l < K_PART_LINES; l++) {
@@ -189,6 +188,9 @@ __global__ void __launch_bounds__(FEW_THREADS, 2)
             score_row(a, k_part, token0 + t0 + i)[e0 + e] = sum;
         }
         __syncthreads();
+        x = next;
+        if (t0 + 2 * FEW_COLS < n_here)
+            load_values(next, a, token0 + t0 + 2 * FEW_COLS + group, k_line0);
     }
 }
 
@@ -544,9 +546,10 @@ static fathom_err launch_few(struct cuda_backend *c, const struct router_args_de
                              uint32_t n_k_part)
 {
     const uint32_t n_tile = ceil_div(a.w.n_row, few_sizes<TILES>::ROWS);
+    const uint32_t cols = a.n_token <= 4 * FEW_COLS ? FEW_COLS : 2 * FEW_COLS;
     return cuda_launch(c, "router", router_few_kernel<TILES>,
-                       dim3(n_tile, n_k_part, ceil_div(a.n_token, FEW_COLS)), FEW_THREADS,
-                       few_sizes<TILES>::BYTES, a);
+                       dim3(n_tile, n_k_part, ceil_div(a.n_token, cols)), FEW_THREADS,
+                       few_sizes<TILES>::BYTES, a, cols);
 }
 
 static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a,
