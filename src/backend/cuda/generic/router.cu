@@ -446,6 +446,7 @@ static __device__ __forceinline__ bool is_kept(const struct choose_args &a, floa
     if (mine >= a.n_group) return false;
     const float score = ch->group[mine];
     uint32_t better = 0;
+#pragma unroll 8
     for (uint32_t g = 0; g < a.n_group; g++)
         better += ch->group[g] > score || (ch->group[g] == score && g < mine);
     return better < a.topk_group;
@@ -480,6 +481,7 @@ static __device__ __forceinline__ void choose_candidates(uint32_t n_used, struct
     const uint32_t key = mine < n ? ch->key[mine] : 0;
     uint32_t better = 0;
     if (mine < n) {
+#pragma unroll 8
         for (uint32_t i = threadIdx.x % each; i < n; i += each)
             better += ch->key[i] > key || (ch->key[i] == key && i < mine);
     }
@@ -492,33 +494,39 @@ static __device__ __forceinline__ void choose_candidates(uint32_t n_used, struct
 /* By the first warp: the chosen experts in ascending order and their weights. Returns this lane's
  * expert. */
 static __device__ __forceinline__ uint32_t write_choice(const struct choose_args &a, uint32_t token,
-                                                        struct choice *ch)
+                                                        uint32_t n_used, struct choice *ch)
 {
     const uint32_t lane = threadIdx.x;
+    const uint32_t chosen = lane < n_used ? ch->chosen[lane] : 0;
     uint32_t place = 0;
-    for (uint32_t i = 0; i < a.n_used; i++)
-        place += lane < a.n_used && ch->chosen[i] < ch->chosen[lane];
-    if (lane < a.n_used) ch->sorted[place] = ch->chosen[lane];
+#pragma unroll 8
+    for (uint32_t i = 0; i < n_used; i++) place += ch->chosen[i] < chosen;
+    if (lane < n_used) ch->sorted[place] = chosen;
     __syncwarp();
     float sum = 0.0f;
-    for (uint32_t k = 0; k < a.n_used; k++) sum += ch->s[ch->sorted[k]];
-    if (lane >= a.n_used) return 0;
+#pragma unroll 8
+    for (uint32_t k = 0; k < n_used; k++) sum += ch->s[ch->sorted[k]];
+    if (lane >= n_used) return 0;
     const uint32_t e = ch->sorted[lane];
     DCHECK(e < a.n_expert && (lane == 0 || ch->sorted[lane - 1] < e));
     const float factor = a.norm_topk ? a.routed_scale / sum : a.routed_scale;
-    a.experts[(size_t)token * a.n_used + lane] = (int32_t)e;
-    a.weights[(size_t)token * a.n_used + lane] = ch->s[e] * factor;
+    a.experts[(size_t)token * n_used + lane] = (int32_t)e;
+    a.weights[(size_t)token * n_used + lane] = ch->s[e] * factor;
     return e;
 }
 
-/* A block a token. A step of a single one has its map written at once: a task a row. */
+/* A block a token. A step of a single one has its map written at once: a task a row. USED is the
+ * number of chosen experts, 0 where any may be: with a known one, what is read one after the other
+ * from shared memory is on its way at once. */
+template <uint32_t USED>
 __global__ void __launch_bounds__(CHOOSE_THREADS_MAX)
     choose_kernel(const struct choose_args a, const struct map_args m)
 {
     __shared__ struct choice ch;
     const uint32_t e = threadIdx.x, token = blockIdx.x;
     const bool is_expert = e < a.n_expert;
-    DCHECK(blockDim.x >= a.n_expert && a.n_used <= EXPERTS_USED_MAX);
+    const uint32_t n_used = USED ? USED : a.n_used;
+    DCHECK(blockDim.x >= a.n_expert && n_used == a.n_used && n_used <= EXPERTS_USED_MAX);
     dependency_release();
     const float bias = is_expert ? a.bias[e] : 0.0f;
     const bool is_live = !a.n_live || token < (uint32_t)*a.n_live; /* there before the step began */
@@ -528,10 +536,10 @@ __global__ void __launch_bounds__(CHOOSE_THREADS_MAX)
     b = b == b ? b : -INFINITY;
     ch.s[e] = s;
     const bool kept = is_kept(a, b, &ch);
-    list_candidates(is_expert ? order_key(kept ? b : -INFINITY) : 0, a.n_used, &ch);
-    choose_candidates(a.n_used, &ch);
+    list_candidates(is_expert ? order_key(kept ? b : -INFINITY) : 0, n_used, &ch);
+    choose_candidates(n_used, &ch);
     if (e >= WARP) return;
-    const uint32_t mine = write_choice(a, token, &ch);
+    const uint32_t mine = write_choice(a, token, n_used, &ch);
     if (!m.tasks || e >= m.rows_per_token) return;
     const struct task t = {(int32_t)(e < m.n_used ? mine : m.n_stack - 1), (int32_t)e, 1};
     m.tasks[e] = t;
@@ -602,7 +610,8 @@ fathom_err cuda_router(struct backend *b, const struct router_args *a)
     struct map_args m = {};
     c->map.route = NULL;
     if (a->n_token == 1 && k.n_used < WARP) m = moe_map_args(c, a->w, a->route, 1);
-    return cuda_launch(c, "router", choose_kernel, dim3(a->n_token), k.pitch, 0, k, m);
+    const auto choose = k.n_used == 8 ? choose_kernel<8> : choose_kernel<0>;
+    return cuda_launch(c, "router", choose, dim3(a->n_token), k.pitch, 0, k, m);
 }
 
 fathom_err cuda_router_init(struct cuda_backend *c)
