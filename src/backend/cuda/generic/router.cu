@@ -60,11 +60,10 @@ static __device__ __forceinline__ void load_fragment(uint32_t (&r)[4], uint32_t 
 enum {
     FEW_WARPS = 8,
     FEW_THREADS = FEW_WARPS * WARP,
-    FEW_COLS = 32,
+    FEW_COLS = 8, /* tokens at a time */
     WARP_K_LINES = K_PART_LINES / FEW_WARPS,
 };
 static_assert(K_PART_LINES % FEW_WARPS == 0, "warps have equally many K lines of a part");
-static_assert(FEW_COLS % 8 == 0, "tokens are multiplied eight at a time");
 
 /* A block's experts: TILES of 16. Two read and split inputs half as often, one spreads weights over
  * more blocks. */
@@ -148,39 +147,39 @@ static __device__ __forceinline__ void multiply_few(float (*part)[few_sizes<TILE
     }
 }
 
-/* Few tokens: a block makes one part of K of its experts for up to 32 tokens, 8 at a time; a warp
+/* Few tokens: a block makes one part of K of its experts for `cols` tokens, 8 at a time; a warp
  * has two of the part's K lines. Weights are on their way to shared memory before the wait, values
  * of the next tokens while these are multiplied. */
 template <int TILES>
 __global__ void __launch_bounds__(FEW_THREADS, 2)
-    router_few_kernel(const struct router_args_device a)
+    router_few_kernel(const struct router_args_device a, uint32_t cols)
 {
     SHARED_DYNAMIC(char, shared);
     enum { ROWS = few_sizes<TILES>::ROWS, AREA = few_sizes<TILES>::K_LINE_AREA };
     __shared__ float part[K_PART_LINES][8][ROWS + 1];
     const uint32_t warp = threadIdx.x / WARP, group = threadIdx.x % WARP / 4;
-    const uint32_t e0 = blockIdx.x * ROWS, k_part = blockIdx.y, token0 = blockIdx.z * FEW_COLS;
+    const uint32_t e0 = blockIdx.x * ROWS, k_part = blockIdx.y, token0 = blockIdx.z * cols;
     const uint32_t k_line0 = k_part * K_PART_LINES + warp * WARP_K_LINES;
     const uint32_t n_k_line =
         min((uint32_t)K_PART_LINES, a.w.n_col / K_LINE - k_part * K_PART_LINES);
-    const uint32_t n_here = min((uint32_t)FEW_COLS, a.n_token - token0);
+    const uint32_t n_here = min(cols, a.n_token - token0);
     const uint32_t weights = smem_address(shared) + warp * WARP_K_LINES * AREA;
     dependency_release();
     copy_k_lines<TILES>(a, weights, e0, k_line0);
     dependency_wait();
     struct few_values x, next;
-    load_values(next, a, token0 + group, k_line0);
+    load_values(x, a, token0 + group, k_line0);
+    if (n_here > FEW_COLS) load_values(next, a, token0 + FEW_COLS + group, k_line0);
     cp_async_wait<0>();
     __syncwarp();
-    for (uint32_t t0 = 0; t0 < n_here; t0 += 8) {
-        x = next;
-        if (t0 + 8 < n_here) load_values(next, a, token0 + t0 + 8 + group, k_line0);
+#pragma unroll 1
+    for (uint32_t t0 = 0; t0 < n_here; t0 += FEW_COLS) {
 #pragma unroll
         for (uint32_t l = 0; l < WARP_K_LINES; l++)
             multiply_few<TILES>(part[warp * WARP_K_LINES + l], weights + l * AREA, x.v[l]);
         __syncthreads();
         const uint32_t e = threadIdx.x % ROWS, i = threadIdx.x / ROWS;
-        if (i < 8 && t0 + i < n_here && e0 + e < a.pitch) {
+        if (i < FEW_COLS && t0 + i < n_here && e0 + e < a.pitch) {
             float sum = 0.0f;
 #pragma unroll
             for (uint32_t l = 0; l < K_PART_LINES; l++) {
@@ -189,6 +188,9 @@ __global__ void __launch_bounds__(FEW_THREADS, 2)
             score_row(a, k_part, token0 + t0 + i)[e0 + e] = sum;
         }
         __syncthreads();
+        x = next;
+        if (t0 + 2 * FEW_COLS < n_here)
+            load_values(next, a, token0 + t0 + 2 * FEW_COLS + group, k_line0);
     }
 }
 
@@ -444,6 +446,7 @@ static __device__ __forceinline__ bool is_kept(const struct choose_args &a, floa
     if (mine >= a.n_group) return false;
     const float score = ch->group[mine];
     uint32_t better = 0;
+#pragma unroll 8
     for (uint32_t g = 0; g < a.n_group; g++)
         better += ch->group[g] > score || (ch->group[g] == score && g < mine);
     return better < a.topk_group;
@@ -478,6 +481,7 @@ static __device__ __forceinline__ void choose_candidates(uint32_t n_used, struct
     const uint32_t key = mine < n ? ch->key[mine] : 0;
     uint32_t better = 0;
     if (mine < n) {
+#pragma unroll 8
         for (uint32_t i = threadIdx.x % each; i < n; i += each)
             better += ch->key[i] > key || (ch->key[i] == key && i < mine);
     }
@@ -490,33 +494,39 @@ static __device__ __forceinline__ void choose_candidates(uint32_t n_used, struct
 /* By the first warp: the chosen experts in ascending order and their weights. Returns this lane's
  * expert. */
 static __device__ __forceinline__ uint32_t write_choice(const struct choose_args &a, uint32_t token,
-                                                        struct choice *ch)
+                                                        uint32_t n_used, struct choice *ch)
 {
     const uint32_t lane = threadIdx.x;
+    const uint32_t chosen = lane < n_used ? ch->chosen[lane] : 0;
     uint32_t place = 0;
-    for (uint32_t i = 0; i < a.n_used; i++)
-        place += lane < a.n_used && ch->chosen[i] < ch->chosen[lane];
-    if (lane < a.n_used) ch->sorted[place] = ch->chosen[lane];
+#pragma unroll 8
+    for (uint32_t i = 0; i < n_used; i++) place += ch->chosen[i] < chosen;
+    if (lane < n_used) ch->sorted[place] = chosen;
     __syncwarp();
     float sum = 0.0f;
-    for (uint32_t k = 0; k < a.n_used; k++) sum += ch->s[ch->sorted[k]];
-    if (lane >= a.n_used) return 0;
+#pragma unroll 8
+    for (uint32_t k = 0; k < n_used; k++) sum += ch->s[ch->sorted[k]];
+    if (lane >= n_used) return 0;
     const uint32_t e = ch->sorted[lane];
     DCHECK(e < a.n_expert && (lane == 0 || ch->sorted[lane - 1] < e));
     const float factor = a.norm_topk ? a.routed_scale / sum : a.routed_scale;
-    a.experts[(size_t)token * a.n_used + lane] = (int32_t)e;
-    a.weights[(size_t)token * a.n_used + lane] = ch->s[e] * factor;
+    a.experts[(size_t)token * n_used + lane] = (int32_t)e;
+    a.weights[(size_t)token * n_used + lane] = ch->s[e] * factor;
     return e;
 }
 
-/* A block a token. A step of a single one has its map written at once: a task a row. */
+/* A block a token. A step of a single one has its map written at once: a task a row. USED is the
+ * number of chosen experts, 0 where any may be: with a known one, what is read one after the other
+ * from shared memory is on its way at once. */
+template <uint32_t USED>
 __global__ void __launch_bounds__(CHOOSE_THREADS_MAX)
     choose_kernel(const struct choose_args a, const struct map_args m)
 {
     __shared__ struct choice ch;
     const uint32_t e = threadIdx.x, token = blockIdx.x;
     const bool is_expert = e < a.n_expert;
-    DCHECK(blockDim.x >= a.n_expert && a.n_used <= EXPERTS_USED_MAX);
+    const uint32_t n_used = USED ? USED : a.n_used;
+    DCHECK(blockDim.x >= a.n_expert && n_used == a.n_used && n_used <= EXPERTS_USED_MAX);
     dependency_release();
     const float bias = is_expert ? a.bias[e] : 0.0f;
     const bool is_live = !a.n_live || token < (uint32_t)*a.n_live; /* there before the step began */
@@ -526,10 +536,10 @@ __global__ void __launch_bounds__(CHOOSE_THREADS_MAX)
     b = b == b ? b : -INFINITY;
     ch.s[e] = s;
     const bool kept = is_kept(a, b, &ch);
-    list_candidates(is_expert ? order_key(kept ? b : -INFINITY) : 0, a.n_used, &ch);
-    choose_candidates(a.n_used, &ch);
+    list_candidates(is_expert ? order_key(kept ? b : -INFINITY) : 0, n_used, &ch);
+    choose_candidates(n_used, &ch);
     if (e >= WARP) return;
-    const uint32_t mine = write_choice(a, token, &ch);
+    const uint32_t mine = write_choice(a, token, n_used, &ch);
     if (!m.tasks || e >= m.rows_per_token) return;
     const struct task t = {(int32_t)(e < m.n_used ? mine : m.n_stack - 1), (int32_t)e, 1};
     m.tasks[e] = t;
@@ -664,9 +674,10 @@ static fathom_err launch_few(struct cuda_backend *c, const struct router_args_de
                              uint32_t n_k_part)
 {
     const uint32_t n_tile = ceil_div(a.w.n_row, few_sizes<TILES>::ROWS);
+    const uint32_t cols = a.n_token <= 4 * FEW_COLS ? FEW_COLS : 2 * FEW_COLS;
     return cuda_launch(c, "router", router_few_kernel<TILES>,
-                       dim3(n_tile, n_k_part, ceil_div(a.n_token, FEW_COLS)), FEW_THREADS,
-                       few_sizes<TILES>::BYTES, a);
+                       dim3(n_tile, n_k_part, ceil_div(a.n_token, cols)), FEW_THREADS,
+                       few_sizes<TILES>::BYTES, a, cols);
 }
 
 static fathom_err run_scores(struct cuda_backend *c, const struct router_args *a,
@@ -722,7 +733,8 @@ fathom_err cuda_router(struct backend *b, const struct router_args *a)
     if (chooses_many(k))
         return cuda_launch(c, "router", choose_many_kernel, dim3(ceil_div(k.n_token, CHOOSE_WARPS)),
                            CHOOSE_WARPS * WARP, 0, k);
-    return cuda_launch(c, "router", choose_kernel, dim3(a->n_token), k.pitch, 0, k, m);
+    const auto choose = k.n_used == 8 ? choose_kernel<8> : choose_kernel<0>;
+    return cuda_launch(c, "router", choose, dim3(a->n_token), k.pitch, 0, k, m);
 }
 
 fathom_err cuda_router_init(struct cuda_backend *c)
