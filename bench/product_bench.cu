@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backend/cuda/sm90/product_fp8_wide.cuh"
 #include "product_case.cuh"
 #include "product_peer.cuh"
 
@@ -42,6 +43,7 @@ static struct sm90_limits find_limits(void)
     limits.n_sm = (uint32_t)n_sm;
     CUDA(product_few_init(&limits));
     CUDA(product_fp8_sm90_init());
+    CUDA(product_fp8_wide_init());
     return limits;
 }
 
@@ -108,9 +110,29 @@ __global__ void swiglu_codes_kernel(const float *sum, size_t n_row, uint32_t str
     if (lane == 0) scale[group] = s;
 }
 
+/* The same for product_fp8_wide, whose tasks p lists from now on. */
+static struct product_args wide_args(struct problem *p, struct product_args a)
+{
+    map_rows(p, PRODUCT_WIDE_TILE);
+    a.tasks = p->a.tasks;
+    a.n_task = p->a.n_task;
+    a.rows = p->a.rows;
+    a.feed = p->a.feed;
+    return a;
+}
+
+/* Runs it, and lists the tasks of product_fp8_sm90 again. */
+static void run_wide(struct problem *p, const struct product_args &a,
+                     const struct sm90_limits &limits)
+{
+    const struct product_args wide = wide_args(p, a);
+    CUDA(product_fp8_wide(wide, p->n_tile, limits, NULL));
+    map_rows(p, PRODUCT_LARGE_TILE);
+}
+
 /* Words of codes and scales made in one kernel that are not those of the sums `got`. */
 static unsigned long long differing_swiglu(struct problem *p, struct product_args a,
-                                           const float *got, struct tally *t)
+                                           const float *got, bool wide, struct tally *t)
 {
     const uint32_t inner = a.n / 2, n_group = inner / FP8_GROUP;
     const size_t n_row = p->n_out_row, n_word = n_row * inner / 4 + n_row * n_group;
@@ -122,11 +144,44 @@ static unsigned long long differing_swiglu(struct problem *p, struct product_arg
         got, n_row, a.out_stride, inner, (uint8_t *)want, want + n_row * inner / 4);
     a.out_q = (uint8_t *)codes;
     a.out_scale = codes + n_row * inner / 4;
-    CUDA(product_fp8_sm90(a, p->n_tile, find_limits(), NULL));
+    if (wide) {
+        run_wide(p, a, find_limits());
+    } else {
+        CUDA(product_fp8_sm90(a, p->n_tile, find_limits(), NULL));
+    }
     const unsigned long long n = differing(want, codes, n_word, t);
     CUDA(cudaFree(want));
     CUDA(cudaFree(codes));
     return n;
+}
+
+__global__ void round_kernel(const float *from, size_t n, bf16 *to)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n && __float_as_uint(from[i]) != POISON) to[i] = __float2bfloat16_rn(from[i]);
+}
+
+/* Pairs of bf16 from product_fp8_wide that are not those of the sums `got`. */
+static unsigned long long differing_rounded(struct problem *p, struct product_args a,
+                                            const float *got, struct tally *t)
+{
+    const size_t n = (size_t)p->n_out_row * a.out_stride;
+    if (a.out_stride % 8) return 0;
+    unsigned long long sum = 0;
+    float *want = (float *)device_bytes(n * 2), *rounded = (float *)device_bytes(n * 2);
+    poison(want, n / 2);
+    round_kernel<<<(unsigned)((n + 255) / 256), 256>>>(got, n, (bf16 *)want);
+    struct sm90_limits limits = find_limits();
+    for (uint32_t n_sm : {limits.n_sm, 7u}) {
+        poison(rounded, n / 2);
+        limits.n_sm = n_sm;
+        a.out_h = (bf16 *)rounded;
+        run_wide(p, a, limits);
+        sum += differing(want, rounded, n / 2, t);
+    }
+    CUDA(cudaFree(want));
+    CUDA(cudaFree(rounded));
+    return sum;
 }
 
 /* Runs a case in every form; true if all of it holds. */
@@ -150,7 +205,7 @@ static bool check(const char *name, struct problem *p)
     struct tally sum = read_tally(t);
     const double rel = sum.norm > 0.0 ? sqrt(sum.error / sum.norm) : 0.0;
     a.out = again;
-    unsigned long long changed[8] = {};
+    unsigned long long changed[10] = {};
     const struct sm90_limits *const devices[2] = {&limits, &small};
     for (int i = 0; i < 2; i++) {
         poison(again, n);
@@ -169,10 +224,14 @@ static bool check(const char *name, struct problem *p)
         poison(again, n);
         CUDA(product_fp8_sm90(in_list, p->n_tile, limits, NULL));
         changed[5] = differing(got, again, n, t);
-        changed[7] = differing_swiglu(p, in_list, got, t);
+        changed[7] = differing_swiglu(p, in_list, got, false, t);
+        if (fp8_k_part_count(a.n, a.k / K_LINE, true) == 1) {
+            changed[8] = differing_swiglu(p, in_list, got, true, t);
+            changed[9] = differing_rounded(p, in_list, got, t);
+        }
     }
     a = p->a;
-    changed[6] = differing_swiglu(p, a, got, t);
+    changed[6] = differing_swiglu(p, a, got, false, t);
     changed[3] = differing_few(p, got, again, 0, false, t);
     changed[4] =
         differing_few(p, got, again, 2, false, t) + differing_few(p, got, again, 2, true, t);
@@ -180,9 +239,10 @@ static bool check(const char *name, struct problem *p)
     for (unsigned long long count : changed) ok = ok && !count;
     printf("%s %-28s rel-L2 %.2e of %llu, missing %llu, stray %llu, bits changed: repeat %llu, 7 "
            "SMs %llu, fewer rows %llu, few %llu, few in turn %llu, listed %llu, SwiGLU %llu, "
-           "listed %llu\n",
+           "listed %llu, wide %llu, rounded %llu\n",
            ok ? "PASS" : "FAIL", name, rel, sum.n, sum.missing, sum.stray, changed[0], changed[1],
-           changed[2], changed[3], changed[4], changed[5], changed[6], changed[7]);
+           changed[2], changed[3], changed[4], changed[5], changed[6], changed[7], changed[8],
+           changed[9]);
     CUDA(cudaFree(t));
     release(p);
     return ok;
@@ -280,8 +340,8 @@ static int check_mapped(void)
     static const uint32_t counts[12] = {0, 1, 63, 64, 65, 127, 128, 129, 300, 0, 16, 1};
     static const struct {
         uint32_t n_row, n, k, in_divisor;
-    } cases[] = {
-        {900, 512, 7168, 9}, {900, 7168, 256, 1}, {1000, 1040, 1536, 4}, {900, 576, 128, 9}};
+    } cases[] = {{900, 512, 7168, 9}, {900, 7168, 256, 1},  {1000, 1040, 1536, 4},
+                 {900, 576, 128, 9},  {900, 4096, 7168, 9}, {900, 7168, 2048, 1}};
     bool ok = true;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char name[64];
@@ -489,54 +549,74 @@ static int time_peer(void)
     return 0;
 }
 
+/* Sums and codes apart, and in one; mapped: in one, and with the tasks of product_fp8_wide. */
 static void time_swiglu(const char *name, struct problem *p, uint32_t n_row, uint32_t n_expert)
 {
     const struct sm90_limits limits = find_limits();
     const uint32_t inner = p->a.n / 2;
-    const uint32_t n_block = ceil_div(n_row * (inner / FP8_GROUP), 8);
+    const uint32_t n_block = ceil_div(n_row * (inner / FP8_GROUP), 8), n_tile = p->n_tile;
     uint8_t *q = (uint8_t *)own(p, device_bytes((size_t)n_row * inner));
     float *scale = (float *)own(p, device_bytes((size_t)n_row * inner / FP8_GROUP * 4));
     struct product_args apart = p->a, fused = p->a;
     fused.out_q = q;
     fused.out_scale = scale;
+    const double n_flop = 2.0 * n_row * p->a.n * p->a.k;
+    const double n_byte = (double)n_expert * p->a.n * p->a.k + (double)n_row * (p->a.k + inner);
+    const auto in_one = [&] { CUDA(product_fp8_sm90(fused, n_tile, limits, NULL)); };
+    if (p->expert_of) {
+        const struct product_args wide = wide_args(p, fused);
+        const auto run = [&] { CUDA(product_fp8_wide(wide, p->n_tile, limits, NULL)); };
+        measure_turns(name, {"fused", "wide"}, n_flop, n_byte, in_one, run);
+        return;
+    }
     measure_turns(
-        name, {"apart", "fused"}, 2.0 * n_row * p->a.n * p->a.k,
-        (double)n_expert * p->a.n * p->a.k + (double)n_row * (p->a.k + inner),
+        name, {"apart", "fused"}, n_flop, n_byte,
         [&] {
-            CUDA(product_fp8_sm90(apart, p->n_tile, limits, NULL));
+            CUDA(product_fp8_sm90(apart, n_tile, limits, NULL));
             swiglu_codes_kernel<<<n_block, 256>>>(apart.out, n_row, apart.out_stride, inner, q,
                                                   scale);
         },
-        [&] { CUDA(product_fp8_sm90(fused, p->n_tile, limits, NULL)); });
+        in_one);
+}
+
+/* Experts of n_token tokens: their two products. */
+static void time_fused_experts(int n_token)
+{
+    enum { WIDTH = 7168, INNER = 2048 };
+    const uint32_t n_row = (uint32_t)n_token * SLOTS;
+    const struct sm90_limits limits = find_limits();
+    int *of = draw_experts(n_token, 1);
+    char name[64];
+    struct problem p = mapped_problem(n_row, 2 * INNER, WIDTH, SLOTS, EXPERTS, of, 0);
+    p.a.out = (float *)own(&p, device_bytes((size_t)n_row * 2 * INNER * 4));
+    p.a = listed(&p, n_row);
+    (void)snprintf(name, sizeof name, "experts 4096 x 7168, %d tokens", n_token);
+    time_swiglu(name, &p, n_row, EXPERTS);
+    release(&p);
+    p = mapped_problem(n_row, WIDTH, INNER, 1, EXPERTS, of, 0);
+    p.a = listed(&p, n_row);
+    p.a.out_h = (bf16 *)own(&p, device_bytes((size_t)n_row * WIDTH * 2));
+    const struct product_args large = p.a;
+    const uint32_t n_tile = p.n_tile;
+    const struct product_args wide = wide_args(&p, large);
+    (void)snprintf(name, sizeof name, "experts 7168 x 2048, %d tokens", n_token);
+    measure_turns(
+        name, {"bf16", "wide"}, 2.0 * n_row * WIDTH * INNER,
+        (double)EXPERTS * WIDTH * INNER + (double)n_row * (INNER + 2.0 * WIDTH),
+        [&] { CUDA(product_fp8_sm90(large, n_tile, limits, NULL)); },
+        [&] { CUDA(product_fp8_wide(wide, p.n_tile, limits, NULL)); });
+    release(&p);
+    free(of);
 }
 
 static int time_fused(void)
 {
-    enum { TOKENS = 8192, INNER = 18432, WIDTH = 7168, EXPERT_INNER = 2048 };
+    enum { TOKENS = 8192, INNER = 18432, WIDTH = 7168 };
     struct problem p = make_problem(TOKENS, 2 * INNER, WIDTH, 1, TOKENS, 0);
     p.a.out = (float *)own(&p, device_bytes((size_t)TOKENS * 2 * INNER * 4));
     time_swiglu("dense 36864 x 7168", &p, TOKENS, 1);
     release(&p);
-    int *of = draw_experts(TOKENS, 1);
-    const uint32_t n_row = TOKENS * SLOTS;
-    p = mapped_problem(n_row, 2 * EXPERT_INNER, WIDTH, SLOTS, EXPERTS, of, 0);
-    p.a.out = (float *)own(&p, device_bytes((size_t)n_row * 2 * EXPERT_INNER * 4));
-    p.a = listed(&p, n_row);
-    time_swiglu("experts 4096 x 7168", &p, n_row, EXPERTS);
-    release(&p);
-    p = mapped_problem(n_row, WIDTH, EXPERT_INNER, 1, EXPERTS, of, 0);
-    p.a.out = (float *)own(&p, device_bytes((size_t)n_row * WIDTH * 4));
-    p.a = listed(&p, n_row);
-    struct product_args rounded = p.a;
-    rounded.out_h = (bf16 *)p.a.out;
-    const struct sm90_limits limits = find_limits();
-    measure_turns(
-        "experts 7168 x 2048", {"f32", "bf16"}, 2.0 * n_row * WIDTH * EXPERT_INNER,
-        (double)EXPERTS * WIDTH * EXPERT_INNER + (double)n_row * (EXPERT_INNER + 2.0 * WIDTH),
-        [&] { CUDA(product_fp8_sm90(p.a, p.n_tile, limits, NULL)); },
-        [&] { CUDA(product_fp8_sm90(rounded, p.n_tile, limits, NULL)); });
-    release(&p);
-    free(of);
+    for (int n_token : {8192, 4096, 6000}) time_fused_experts(n_token);
     return 0;
 }
 

@@ -254,6 +254,14 @@ static struct problem plain_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t
     return make_problem(m, n, k, 1, m, guard_cols);
 }
 
+/* Rows of a task of an expert with n: as moe_map.cu. */
+static int32_t task_rows(int32_t n, int32_t tile)
+{
+    if (tile != PRODUCT_WIDE_TILE || n <= tile) return tile;
+    const int32_t n_task = (n + tile - 1) / tile;
+    return ((n + n_task - 1) / n_task + 63) / 64 * 64;
+}
+
 /* Lists the rows in tasks of at most `tile`, for the rest of the problem's life. */
 static void map_rows(struct problem *p, uint32_t tile)
 {
@@ -267,14 +275,18 @@ static void map_rows(struct problem *p, uint32_t tile)
             uint32_t r = (uint32_t)((uint64_t)i * 7919 % n_row); /* not in order */
             if (p->expert_of[r] == e) rows[n_listed++] = (int32_t)r;
         }
-        for (int32_t at = first; at < n_listed; at += (int32_t)tile) {
+        const int32_t size = task_rows(n_listed - first, (int32_t)tile);
+        for (int32_t at = first; at < n_listed; at += size) {
             int32_t left = n_listed - at;
-            tasks[n_task++] = {e, at, left < (int32_t)tile ? left : (int32_t)tile};
+            tasks[n_task++] = {e, at, left < size ? left : size};
         }
     }
     p->a.tasks = (struct task *)own(p, device_copy(tasks, max_task * sizeof *tasks));
     p->a.rows = (int32_t *)own(p, device_copy(rows, n_row * sizeof *rows));
-    p->a.n_task = (int32_t *)own(p, device_copy(&n_task, sizeof n_task));
+    const int32_t counts[3] = {n_task, 0, 0};
+    int32_t *on_device = (int32_t *)own(p, device_copy(counts, sizeof counts));
+    p->a.n_task = on_device;
+    p->a.feed = on_device + 1;
     p->n_tile = max_task;
     p->n_listed = (uint32_t)n_listed;
     free(rows);

@@ -180,6 +180,8 @@ static void test_every_expert(void **state)
     c.n_group = c.topk_group = 1;
     c.moe_inner = 1024;
     check_config(&c, DTYPE_F8_E4M3, N);
+    c.moe_inner = c.shared_inner = 512; /* K of down in one part: tasks of up to 256 rows */
+    check_config(&c, DTYPE_F8_E4M3, N);
 }
 
 int main(int argc, char **argv)

@@ -18,6 +18,7 @@ extern "C" {
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
+#include "backend/cuda/sm90/product_fp8_wide.cuh"
 #include "simt/simt_fault.h"
 
 namespace
@@ -34,7 +35,7 @@ struct problem {
     std::vector<float> w_scale, q_scale;
     std::vector<task> tasks;
     std::vector<int32_t> rows;
-    int32_t n_task;
+    int32_t n_task, feed[2];
 };
 
 uint32_t next(uint32_t &state)
@@ -99,8 +100,10 @@ uint32_t map_rows(problem &p, uint32_t tile)
     for (int32_t e = 0; e < EXPERTS; e++) {
         const int32_t first = (int32_t)p.rows.size();
         for (uint32_t r = (uint32_t)e; r < p.a.n_token; r += 4) p.rows.push_back((int32_t)r);
-        for (int32_t at = first; at < (int32_t)p.rows.size(); at += (int32_t)tile) {
-            p.tasks.push_back({e, at, min((int32_t)tile, (int32_t)p.rows.size() - at)});
+        int32_t size = (int32_t)tile, n = (int32_t)p.rows.size() - first;
+        if (tile == PRODUCT_WIDE_TILE && n > size) size = 192;
+        for (int32_t at = first; at < (int32_t)p.rows.size(); at += size) {
+            p.tasks.push_back({e, at, min(size, (int32_t)p.rows.size() - at)});
         }
     }
     p.n_task = (int32_t)p.tasks.size();
@@ -111,7 +114,12 @@ uint32_t map_rows(problem &p, uint32_t tile)
     return (uint32_t)p.tasks.size();
 }
 
-enum kernel { FEW, MANY, MANY_LISTED };
+enum kernel { FEW, MANY, MANY_LISTED, WIDE };
+
+uint32_t tile_of(kernel which)
+{
+    return which == WIDE ? PRODUCT_WIDE_TILE : PRODUCT_LARGE_TILE;
+}
 
 /* Inputs in the order of the list, and where they are. */
 struct listed {
@@ -119,7 +127,7 @@ struct listed {
     std::vector<float> scale;
 };
 
-void list_inputs(const problem &p, product_args &a, listed &to)
+void list_inputs(problem &p, product_args &a, listed &to)
 {
     const uint32_t n_k_line = a.k / K_LINE;
     a.n_token = (uint32_t)p.rows.size();
@@ -133,6 +141,7 @@ void list_inputs(const problem &p, product_args &a, listed &to)
     a.q = q;
     a.q_scale = to.scale.data();
     a.in_listed = true;
+    a.feed = p.feed;
 }
 
 /* Runs one kernel; tile: rows of a task, or that the kernel takes at once. */
@@ -145,14 +154,16 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
     a.n_task = p.a.n_task;
     a.rows = p.a.rows;
     listed in_list;
-    if (which == MANY_LISTED) list_inputs(p, a, in_list);
+    if (which == MANY_LISTED || which == WIDE) list_inputs(p, a, in_list);
     cudaStream_t stream;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    cudaError_t e = which == FEW ? product_few(a, tile, n_tile, limits, stream)
-                                 : product_fp8_sm90(a, n_tile, limits, stream);
+    cudaError_t e = which == FEW    ? product_few(a, tile, n_tile, limits, stream)
+                    : which == WIDE ? product_fp8_wide(a, n_tile, limits, stream)
+                                    : product_fp8_sm90(a, n_tile, limits, stream);
     assert_int_equal(e, cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    assert_true(p.feed[0] == 0 && p.feed[1] == 0);
     assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
 }
 
@@ -182,7 +193,7 @@ void check_swiglu(kernel which, problem &p, bool mapped, const std::vector<float
     a.out_q = aligned(storage, n_row * inner);
     a.out_scale = scale.data();
     memset(a.out_q, (int)poison, n_row * inner);
-    run_args(which, p, a, mapped, PRODUCT_LARGE_TILE, p.a.n_token, limits);
+    run_args(which, p, a, mapped, tile_of(which), p.a.n_token, limits);
     for (size_t i = 0; i < n_row * n_group; i++) {
         const float *g = &want[i / n_group * a.out_stride + i % n_group * K_LINE], *u = g + inner;
         const uint8_t *q = a.out_q + i * K_LINE;
@@ -231,14 +242,15 @@ void check_sums(const problem &p, bool mapped, const std::vector<float> &got)
 }
 
 /* Rows of bf16 are the sums `want`, rounded. */
-void check_rounded(problem &p, const std::vector<float> &want, const sm90_limits &limits)
+void check_rounded(kernel which, problem &p, const std::vector<float> &want,
+                   const sm90_limits &limits)
 {
     const size_t n = want.size();
     std::vector<bf16> storage;
     product_args a = p.a;
     a.out_h = aligned(storage, n);
     for (size_t i = 0; i < n; i++) a.out_h[i] = __float2bfloat16_rn(guard);
-    run_args(MANY_LISTED, p, a, true, PRODUCT_LARGE_TILE, p.a.n_token, limits);
+    run_args(which, p, a, true, tile_of(which), p.a.n_token, limits);
     for (size_t i = 0; i < n; i++) {
         assert_true(__bfloat162float(a.out_h[i]) == to_bf16_and_back(want[i]));
     }
@@ -268,7 +280,7 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
     if (mapped) {
         for (const sm90_limits &limits : {roomy, tight_many}) {
             assert_true(run(MANY_LISTED, p, mapped, PRODUCT_LARGE_TILE, n_row, limits) == want);
-            check_rounded(p, want, limits);
+            check_rounded(MANY_LISTED, p, want, limits);
         }
     }
     for (uint32_t tile : {8u, 16u, 32u, 64u}) {
@@ -283,6 +295,24 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
         const size_t n_value = (size_t)some * p.a.out_stride;
         assert_memory_equal(few.data(), want.data(), n_value * sizeof(float));
         for (size_t i = n_value; i < few.size(); i++) assert_true(few[i] == guard);
+    }
+}
+
+/* Tasks of up to 256 rows give the bits of those of 128. */
+void check_wide(uint32_t n_row, uint32_t n, uint32_t k)
+{
+    problem p;
+    make(p, n_row, n, k, 1, true);
+    sm90_limits limits = {};
+    assert_int_equal(product_fp8_sm90_init(), cudaSuccess);
+    assert_int_equal(product_fp8_wide_init(), cudaSuccess);
+    limits.n_sm = N_SM;
+    const std::vector<float> want = run(MANY, p, true, PRODUCT_LARGE_TILE, n_row, limits);
+    check_sums(p, true, want);
+    for (uint32_t n_sm : {(uint32_t)N_SM, 1u}) {
+        limits.n_sm = n_sm;
+        check_rounded(WIDE, p, want, limits);
+        if (n % (2 * K_LINE) == 0) check_swiglu(WIDE, p, true, want, limits);
     }
 }
 
@@ -308,6 +338,16 @@ void test_mapped(void **)
     check(300, 768, 128, 2, true);
 }
 
+/* Experts of 50, 175 and 230 rows: one, three and four blocks of 64; of 312: two tasks, three
+ * blocks and two. */
+void test_wide(void **)
+{
+    check_wide(200, 256, 5 * 128);
+    check_wide(700, 272, 128);
+    check_wide(920, 256, 128);
+    check_wide(1248, 256, 128);
+}
+
 } // namespace
 
 int main(void)
@@ -316,6 +356,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_wide),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

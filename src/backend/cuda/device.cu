@@ -13,6 +13,7 @@
 #include "backend/cuda/sm90/product_bf16.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
+#include "backend/cuda/sm90/product_fp8_wide.cuh"
 #include "backend/cuda/sm90/value.cuh"
 
 extern "C" {
@@ -501,6 +502,7 @@ static fathom_err open_queue(struct cuda_backend *c)
         c->limits.n_sm = (uint32_t)c->properties.multiProcessorCount;
         CU_TRY(c, product_few_init(&c->limits), "create");
         CU_TRY(c, product_fp8_sm90_init(), "create");
+        CU_TRY(c, product_fp8_wide_init(), "create");
         CU_TRY(c, product_bf16_sm90_init(), "create");
         CU_TRY(c, down_few_init(), "create");
         CU_TRY(c, index_score_sm90_init(), "create");

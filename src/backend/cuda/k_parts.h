@@ -21,6 +21,14 @@ static inline uint32_t k_part_count(uint32_t n_k_line)
     return 1;
 }
 
+/* fp8_k_part_count - the parts of a product of FP8 weights on sm_90: one of experts whose tiles are
+ * enough for one token, so that sums of many rows need no room for a second sum */
+static inline uint32_t fp8_k_part_count(uint32_t n_output, uint32_t n_k_line, int is_mapped)
+{
+    enum { OUTPUTS_ONE_PART = 4096 };
+    return is_mapped && n_output >= OUTPUTS_ONE_PART ? 1 : k_part_count(n_k_line);
+}
+
 /* bf16_k_part_count - the parts of a product of BF16 weights: as many as keep a GPU busy with few
  * rows of inputs, by the outputs of the matrix; mapped: one, tasks being many */
 static inline uint32_t bf16_k_part_count(uint32_t n_output, uint32_t n_k_line, int is_mapped)

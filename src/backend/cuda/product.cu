@@ -7,6 +7,7 @@
 #include "backend/cuda/sm90/product_bf16.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
+#include "backend/cuda/sm90/product_fp8_wide.cuh"
 
 enum { SMALL_TOKENS_MAX = 64, FEW_TOKENS_MAX = 64, FEW_TILE_MAX = 64, LONG_K_LINES = 32 };
 static_assert((int)FEW_TILE_MAX == 8 << (FEW_TILES - 1), "tiles of product_few: 8, 16, 32, 64");
@@ -120,6 +121,10 @@ static fathom_err product_sm90(struct cuda_backend *c, const struct product_args
         return cuda_check(c, product_few(a, tile, n_tile, c->limits, c->stream), "product_few",
                           what);
     }
+    if (tile == PRODUCT_WIDE_TILE) {
+        return cuda_check(c, product_fp8_wide(a, n_tile, c->limits, c->stream), "product_fp8_wide",
+                          what);
+    }
     return cuda_check(c, product_fp8_sm90(a, n_tile, c->limits, c->stream), "product_fp8_sm90",
                       what);
 }
@@ -179,6 +184,7 @@ static bool many_is_faster(const struct cuda_backend *c, const struct product_ar
 {
     const uint32_t n_tile = c->map.max_task * ceil_div(a.n, 128), n_sm = c->limits.n_sm;
     if (!a.tiled || a.k / 128 < LONG_K_LINES || c->map.n_token == 1) return false;
+    if (c->map.tile > PRODUCT_LARGE_TILE) return false;
     return c->map.tile == 32 || (n_tile >= n_sm / 2 && n_tile <= 3 * n_sm);
 }
 
@@ -269,6 +275,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.n_token = c->map.n_row;
     a.tasks = c->map.tasks;
     a.n_task = c->map.n_task;
+    a.feed = c->map.n_task + 1;
     a.rows = c->map.rows;
     a.in_divisor = rows.in_divisor;
     a.in_listed = rows.in_listed;
@@ -277,7 +284,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.out_q = rows.q;
     a.out_scale = rows.scale;
     ASSERT((!rows.in_listed && !rows.out_listed && !rows.h && !rows.q) ||
-           (c->map.tile == PRODUCT_LARGE_TILE && a.tiled));
+           (c->map.tile >= PRODUCT_LARGE_TILE && a.tiled));
     a.w_stride = w->data_stride;
     a.w_scale_step = w->scale_stride;
     if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */
@@ -297,12 +304,22 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     return product_float(c, a, w->first.dtype, c->map.max_task, what);
 }
 
+/* Whether product_fp8_wide takes gate and up, and down. */
+static bool takes_wide(const struct cuda_backend *c, const struct weight *w)
+{
+    const struct matrix *up = &w->moe.up.first, *down = &w->moe.down.first;
+    return w->moe.fused_up && up->tiled && down->tiled && cuda_wants_fp8(c, up) &&
+           cuda_wants_fp8(c, down) && up->n_row % (2 * FP8_GROUP) == 0 && down->n_row % 16 == 0 &&
+           fp8_k_part_count(up->n_row, up->n_col / 128, true) == 1 &&
+           fp8_k_part_count(down->n_row, down->n_col / 128, true) == 1;
+}
+
 /* Rows of a task, of those that both products can take: small tiles stream the weights of every
  * expert hit once or a few times; with many rows an expert the large tile computes instead. */
 uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
                        uint32_t n_stack)
 {
-    enum { LARGE_FROM = 24, LARGE_FROM_BF16 = 10 }; /* as measured on an H200 */
+    enum { LARGE_FROM = 24, LARGE_FROM_BF16 = 10, WIDE_FROM = 128 }; /* as measured on an H200 */
     static_assert((int)TASK_ROWS_MIN <= 8, "scratch.h: tasks of the smallest tile are listed");
     ASSERT(n_stack > 0);
     const struct matrix *up = &w->moe.up.first, *down = &w->moe.down.first;
@@ -317,5 +334,6 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
         large = false;
     }
     const uint32_t large_from = up_fp8 || down_fp8 ? LARGE_FROM : LARGE_FROM_BF16;
+    if (large && mean >= WIDE_FROM && takes_wide(c, w)) return PRODUCT_WIDE_TILE;
     return mean < 4 ? 8 : mean < 10 ? 16 : mean < large_from || !large ? 32 : PRODUCT_LARGE_TILE;
 }

@@ -68,6 +68,8 @@ struct product_args {
     size_t w_scale_step; /* floats */
     bool in_listed;      /* entry i of `rows` reads in[i], of n_token: product_fp8_sm90 alone */
     bool out_listed;     /* and writes out[i] */
+    int32_t *feed;       /* product_fp8_wide: zeros, by which blocks take what is next; in the end
+                          * zeros again */
     int known_task;      /* 1 + a task that there is, and its expert, whatever is chosen; 0: none */
     int known_expert;
 };
@@ -128,7 +130,12 @@ fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, ui
 fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
                              const char *what);
 
-enum { PRODUCT_FLOAT_TILE = 64, PRODUCT_BF16_TILE_MAX = 64, PRODUCT_LARGE_TILE = 128 };
+enum {
+    PRODUCT_FLOAT_TILE = 64,
+    PRODUCT_BF16_TILE_MAX = 64,
+    PRODUCT_LARGE_TILE = 128,
+    PRODUCT_WIDE_TILE = 256, /* of experts in product_fp8_wide */
+};
 static_assert((int)PRODUCT_LARGE_TILE == (int)SCALE_BLOCK,
               "product_fp8: a tile has one scale a K line");
 

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(LIST_WARPS *WARP) list_inputs_kernel(const str
  * its tiles whole. */
 static bool lists_rows(const struct cuda_backend *c, const struct weight *w)
 {
-    return c->map.tile == PRODUCT_LARGE_TILE && w->moe.up.first.tiled &&
+    return c->map.tile >= PRODUCT_LARGE_TILE && w->moe.up.first.tiled &&
            (w->moe.fused_up || w->moe.up_alone.first.tiled) && w->moe.down.first.tiled;
 }
 
@@ -175,7 +175,8 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct 
     const uint32_t inner = c->c.moe_inner;
     const bool fused = listed && w->moe.fused_up;
     const bool ahead =
-        listed && inner >= LIST_INPUT_WIDTH && c->map.n_row >= w->moe.up.n * LIST_INPUT_ROWS;
+        c->map.tile == PRODUCT_WIDE_TILE ||
+        (listed && inner >= LIST_INPUT_WIDTH && c->map.n_row >= w->moe.up.n * LIST_INPUT_ROWS);
     struct expert_rows rows = {rows_per_token, ahead, listed};
     if (fused) {
         rows.q = c->mid_q;

@@ -6,6 +6,7 @@
 
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/product.cuh"
 
 enum { MAP_TOKENS = ROUTER_MAP_TOKENS, MAP_THREADS = 1024, MAP_THREADS_MIN = 256 };
 static_assert((int)EXPERTS_MAX < (int)MAP_THREADS, "a thread an expert, the shared one included");
@@ -54,6 +55,16 @@ static __device__ __forceinline__ void place_rows(const struct map_args &a, cons
     }
 }
 
+/* Rows of a task of an expert with n of them: of the wide tile, which takes blocks of 64 rows,
+ * tasks have the same number of blocks or so. */
+static __device__ __forceinline__ int task_rows(int n, int n_task, int tile)
+{
+    enum { BLOCK_ROWS = 64 };
+    if (tile != PRODUCT_WIDE_TILE || n_task < 2) return tile;
+    const int rows = (n + n_task - 1) / n_task;
+    return (rows + BLOCK_ROWS - 1) / BLOCK_ROWS * BLOCK_ROWS;
+}
+
 /* Thread e: tasks of expert e with n rows; returns where its rows begin. */
 static __device__ __forceinline__ int list_tasks(const struct map_args &a, int n, bool write,
                                                  int2 *scratch)
@@ -62,10 +73,16 @@ static __device__ __forceinline__ int list_tasks(const struct map_args &a, int n
     DCHECK(n >= 0 && (n == 0 || threadIdx.x < a.n_stack));
     int2 total, first = scan_pairs(make_int2(n, n_task), scratch, &total);
     if (!write) return first.x;
-    if (threadIdx.x == 0) *a.n_task = total.y;
+    if (threadIdx.x == 0) {
+        a.n_task[0] = total.y;
+        a.n_task[1] = 0; /* product_args.feed */
+        a.n_task[2] = 0;
+    }
+    const int rows = task_rows(n, n_task, tile);
+    DCHECK(rows <= tile && (n_task - 1) * rows < max(n, 1));
 #pragma unroll 1
     for (int i = 0; i < n_task; i++) {
-        struct task t = {(int32_t)threadIdx.x, first.x + i * tile, min(tile, n - i * tile)};
+        struct task t = {(int32_t)threadIdx.x, first.x + i * rows, min(rows, n - i * rows)};
         a.tasks[first.y + i] = t;
     }
     return first.x;

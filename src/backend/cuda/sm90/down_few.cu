@@ -293,7 +293,7 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     w.a = a;
     w.n_k_line = a.k / K_LINE_BYTES;
     w.n_all = w.n_k_line * a.rows_per_token;
-    w.k_part_lines = w.n_k_line / k_part_count(w.n_k_line);
+    w.k_part_lines = w.n_k_line / fp8_k_part_count(a.n, w.n_k_line, true);
     ASSERT(w.n_all >= 1 && w.n_all <= DOWN_K_LINES_MAX);
     w.n_stage = min(w.n_all, (uint32_t)(a.n_token == 1 ? STAGES_ALONE : STAGES_MANY));
     cudaLaunchAttribute attribute = {};

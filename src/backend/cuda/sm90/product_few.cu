@@ -652,7 +652,7 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     struct few_work w = {};
     w.a = a;
     w.n_k_line = a.k / K_LINE_BYTES;
-    w.n_k_part = k_part_count(w.n_k_line);
+    w.n_k_part = fp8_k_part_count(a.n, w.n_k_line, a.tasks != NULL);
     w.n_col_tile = ceil_div(a.n, BM);
     w.n_row_tile = n_tile;
     w.cluster_size = n_tile * w.n_col_tile < limits.n_sm * ALONE_TILES ? w.n_k_part : 1;

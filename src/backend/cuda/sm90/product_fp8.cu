@@ -163,11 +163,6 @@ static __device__ __forceinline__ void release(struct stages *s, uint32_t stage,
     if (lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
 }
 
-/* The scales of one K line, for the two rows of a thread. */
-struct line_scales {
-    float first, second, up_first, up_second;
-};
-
 /* Every SCALE_LINES K lines the scales requested are taken, */
 template <enum output OUTPUT> static __device__ __forceinline__ void take_scales(struct walk &x)
 {
@@ -240,15 +235,7 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[64], float (&c
     wgmma_wait(c);
     release(s, x.at.stage, x.lane);
     advance(x.at);
-#pragma unroll
-    for (int j = 0; j < 64; j += 4) {
-        const bool up = OUTPUT == OUTPUT_SWIGLU && j >= 32;
-        const float first = up ? of.up_first : of.first, second = up ? of.up_second : of.second;
-        k_part[j] = fmaf(c[j], first, FIRST ? 0.0f : k_part[j]);
-        k_part[j + 1] = fmaf(c[j + 1], first, FIRST ? 0.0f : k_part[j + 1]);
-        k_part[j + 2] = fmaf(c[j + 2], second, FIRST ? 0.0f : k_part[j + 2]);
-        k_part[j + 3] = fmaf(c[j + 3], second, FIRST ? 0.0f : k_part[j + 3]);
-    }
+    add_scaled<OUTPUT, FIRST>(k_part, c, of);
 }
 
 /* The sums of one tile. What the tile before it, or the part of K before, has left in k_part and
@@ -311,6 +298,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
     x.in = wgmma_operand(smem_address(s->in[0]) + (uint32_t)(group * GROUP_ROWS * BK));
     x.weight = wgmma_operand(smem_address(s->w[0]));
     x.boxes = s->out[group * 4 + warp][0];
+    x.held = x.boxes + CODES_BYTES;
     const int first = group * GROUP_ROWS + warp * WARP_ROWS, row = first + (int)x.lane / 4;
     const int mine = first + (int)x.lane % WARP_ROWS;
     const uint32_t n_row_tile = row_tile_count<FORM>(w);
@@ -459,7 +447,7 @@ cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
     struct work w = {};
     w.a = a;
     w.n_k_line = a.k / BK;
-    w.n_k_part = k_part_count(w.n_k_line);
+    w.n_k_part = fp8_k_part_count(a.n, w.n_k_line, a.tasks != NULL);
     w.n_col_tile = ceil_div(a.n, BN);
     w.n_row_tile = n_tile;
     w.run_cols = a.tasks ? ceil_div(RUN_K_LINES_MIN, w.n_k_line) : 1;

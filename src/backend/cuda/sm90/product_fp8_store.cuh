@@ -136,7 +136,7 @@ static __device__ __forceinline__ void turn_rotary(const struct work &w, const s
  * codes of the warp's rows. */
 static __device__ __forceinline__ float4 *waiting(const struct walk &x, uint32_t i)
 {
-    return (float4 *)(x.boxes + CODES_BYTES) + i * WARP + x.lane;
+    return (float4 *)x.held + i * WARP + x.lane;
 }
 
 /* Puts 16 codes of rows lane / 4 and 8 on of half a group where the warp's rows of codes are made.

@@ -187,6 +187,27 @@ struct scales {
     float first, second, w, up;
 };
 
+/* The scales of one K line, for the two rows of a thread. */
+struct line_scales {
+    float first, second, up_first, up_second;
+};
+
+/* sum += a K line's sum times its scales; FIRST: sum is what that adds to 0. */
+template <enum output OUTPUT, bool FIRST>
+static __device__ __forceinline__ void add_scaled(float (&sum)[64], const float (&c)[64],
+                                                  const struct line_scales &of)
+{
+#pragma unroll
+    for (int j = 0; j < 64; j += 4) {
+        const bool up = OUTPUT == OUTPUT_SWIGLU && j >= 32;
+        const float first = up ? of.up_first : of.first, second = up ? of.up_second : of.second;
+        sum[j] = fmaf(c[j], first, FIRST ? 0.0f : sum[j]);
+        sum[j + 1] = fmaf(c[j + 1], first, FIRST ? 0.0f : sum[j + 1]);
+        sum[j + 2] = fmaf(c[j + 2], second, FIRST ? 0.0f : sum[j + 2]);
+        sum[j + 3] = fmaf(c[j + 3], second, FIRST ? 0.0f : sum[j + 3]);
+    }
+}
+
 /* A warp's part of a tile whose sums are there: lanes r and r + 16 have the output row of row r. */
 struct finished {
     int row;      /* -1: none */
@@ -205,6 +226,7 @@ struct walk {
     float first, second;           /* products of scales of four K lines, one a lane */
     float up_first, up_second;     /* OUTPUT_SWIGLU: of the columns of up */
     uint8_t *boxes;                /* the warp's part of `out` */
+    uint8_t *held;                 /* OUTPUT_SWIGLU: where the first tile of a pair waits */
     float amax_first, amax_second; /* OUTPUT_SWIGLU: of the first tile of a pair */
     struct finished summed; /* its last part of K is in k_part, the others in total; n 0: none */
 };
