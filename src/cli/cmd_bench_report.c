@@ -32,9 +32,6 @@ fathom_err cmd_bench_report(const struct invocation *v, fathom_diag *d)
     time_t now = (time_t)clock_unix_s();
     struct tm t;
     fathom_err err;
-    if (s->rest.n == 0) {
-        FAIL(d, FATHOM_EINVAL, "name the results: fathom bench report results/*.json");
-    }
     TRY_GOTO(read_zooms(&o, s->bench.zoom, d), done);
     for (size_t i = 0; i < s->rest.n; i++) {
         TRY_GOTO(report_data_add_file(&data, s->rest.items[i], d), done);

@@ -12,7 +12,6 @@ fathom_err cmd_health(const struct invocation *v, fathom_diag *d)
     char url[512];
     struct buf body = {0};
     long status = 0;
-    if (s->rest.n > 1) FAIL(d, FATHOM_EINVAL, "needed is at most one address: fathom health URL");
     const char *given = s->rest.n ? s->rest.items[0] : "http://127.0.0.1:8000";
     size_t n = strlen(given);
     while (n && given[n - 1] == '/') n--;

@@ -58,9 +58,6 @@ fathom_err cmd_pull(const struct invocation *v, fathom_diag *d)
     char repository[LIMIT_PATH_BYTES], token[TOKEN_BYTES], a[SIZE_TEXT_BYTES];
     struct pulling pulling = {.repository = repository};
     struct hub_result result;
-    if (s->rest.n != 1) {
-        FAIL(d, FATHOM_EINVAL, "needed is one repository: fathom pull deepseek-ai/DeepSeek-V3.2");
-    }
     if (!checkpoint_repository(repository, s->rest.items[0])) {
         FAIL(d, FATHOM_EINVAL, "\"%s\" is no repository: needed is org/name", s->rest.items[0]);
     }

@@ -123,9 +123,6 @@ done:
 fathom_err cmd_quantize(const struct invocation *v, fathom_diag *d)
 {
     const struct settings *s = v->settings;
-    if (s->rest.n != 1) {
-        FAIL(d, FATHOM_EINVAL, "needed are a model and a folder: fathom quantize SOURCE OUT");
-    }
     const char *dir = s->rest.items[0];
     TRY(convert(v, dir, d));
     return s->report && !s->quantize_dry_run ? report(v, dir, d) : FATHOM_OK;

@@ -109,11 +109,19 @@ static fathom_err take_plain(struct option_walk *w, const char *arg, bool *model
         *model_given = true;
         return FATHOM_OK;
     }
-    if (!command_info(w->command)->takes_rest || rest->n == STRING_LIST_MAX) {
+    if (rest->n == command_info(w->command)->rest_most) {
         FAIL(w->diag, FATHOM_EINVAL, "\"%s\": one argument too many for `fathom %s`", arg,
              command_info(w->command)->name);
     }
     rest->items[rest->n++] = arg;
+    return FATHOM_OK;
+}
+
+static fathom_err check_plain(const struct option_walk *w)
+{
+    const struct command_info *c = command_info(w->command);
+    if (w->settings->rest.n < c->rest_least)
+        FAIL(w->diag, FATHOM_EINVAL, "an argument is missing: fathom %s %s", c->name, c->arguments);
     return FATHOM_OK;
 }
 
@@ -240,6 +248,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
         }
     }
     TRY_GOTO(take_arguments(&w, in), done);
+    if (!s->help) TRY_GOTO(check_plain(&w), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
     if (!s->help) TRY_GOTO(read_devices(&w), done);
     if (!s->help) {

@@ -44,11 +44,11 @@ enum command {
 };
 
 struct command_info {
-    const char *name;      /* one word, or two: "bench serve" */
-    const char *arguments; /* "[MODEL] [options]" */
-    const char *help;      /* one line */
-    bool takes_model;      /* the first plain argument is the model */
-    bool takes_rest;       /* plain arguments go to settings.rest */
+    const char *name;              /* one word, or two: "bench serve" */
+    const char *arguments;         /* "[MODEL] [options]" */
+    const char *help;              /* one line */
+    bool takes_model;              /* the first plain argument is the model */
+    uint16_t rest_least, rest_most; /* further plain arguments: settings.rest */
 };
 
 /* command_info - the table row of a command */

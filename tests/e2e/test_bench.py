@@ -325,7 +325,7 @@ class KnownTimes(unittest.TestCase):
                 (("serve", "--backend", "tgi"), 2, "refused"),
                 (("sweep", "--port", port, "--concurrency", "0"), 1, "--concurrency"),
                 (("sweep", "--port", port), 1, "needs --concurrency or --request-rate"),
-                (("report",), 1, "name the results"),
+                (("report",), 2, "fathom bench report FILE..."),
                 (("report", "/nowhere.json"), 1, "/nowhere.json")):
             out, err = bench(*args, status=status)
             self.assertIn(part, err)
