@@ -44,10 +44,10 @@ enum command {
 };
 
 struct command_info {
-    const char *name;              /* one word, or two: "bench serve" */
-    const char *arguments;         /* "[MODEL] [options]" */
-    const char *help;              /* one line */
-    bool takes_model;              /* the first plain argument is the model */
+    const char *name;               /* one word, or two: "bench serve" */
+    const char *arguments;          /* "[MODEL] [options]" */
+    const char *help;               /* one line */
+    bool takes_model;               /* the first plain argument is the model */
     uint16_t rest_least, rest_most; /* further plain arguments: settings.rest */
 };
 
