@@ -176,7 +176,7 @@ static void test_every_expert(void **state)
     (void)state;
     struct backend_config c;
     gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
-    c.n_expert = c.n_expert_used = 4;
+    c.n_expert = c.n_expert_used = 2;
     c.n_group = c.topk_group = 1;
     c.moe_inner = 1024;
     check_config(&c, DTYPE_F8_E4M3, N);
