@@ -27,4 +27,26 @@ bool utf8_valid(const char *s, size_t n);
  * can never become valid count as complete */
 size_t utf8_complete(const char *s, size_t n);
 
+/* utf8_take - the character at p of a text that is valid; *cp: its code point
+ * Returns  what follows it
+ * Cost     no check, for loops over every character of a prompt */
+static inline const unsigned char *utf8_take(const unsigned char *p, uint32_t *cp)
+{
+    uint32_t first = p[0];
+    if (first < 0x80) {
+        *cp = first;
+        return p + 1;
+    }
+    if (first < 0xe0) {
+        *cp = (first & 31) << 6 | (p[1] & 0x3fu);
+        return p + 2;
+    }
+    if (first < 0xf0) {
+        *cp = (first & 15) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
+        return p + 3;
+    }
+    *cp = (first & 7) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
+    return p + 4;
+}
+
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "tokenizer/unicode.h"
 
 /* What the pattern asks of a character. A mark is UPPER and LOWER at once, as is a letter without
@@ -100,22 +101,12 @@ void kimi_scanner_destroy(struct kimi_scanner *s)
 static inline const unsigned char *take(const struct scan *c, const unsigned char *p,
                                         unsigned *kind)
 {
-    uint32_t cp = p[0];
-    size_t n = 1;
-    if (cp >= 0xf0) {
-        cp = (cp & 7) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
-        n = 4;
-    } else if (cp >= 0xe0) {
-        cp = (cp & 15) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
-        n = 3;
-    } else if (cp >= 0x80) {
-        cp = (cp & 31) << 6 | (p[1] & 0x3fu);
-        n = 2;
-    }
+    uint32_t cp;
+    p = utf8_take(p, &cp);
     *kind = cp < TABLE_SIZE
                 ? c->scanner->kinds[cp]
                 : kind_of((int32_t)cp, unicode_group((int32_t)cp), unicode_case((int32_t)cp));
-    return p + n;
+    return p;
 }
 
 /* The kind at p; 0 at the end. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/utf8.h"
 #include "tokenizer/unicode.h"
 
 /* What the patterns ask of a character. The range of pattern 2 is the same scale from KANA up; a
@@ -100,22 +101,12 @@ void scanner_destroy(struct scanner *s)
 static inline const unsigned char *take(const struct scan *c, const unsigned char *p,
                                         unsigned *kind)
 {
-    uint32_t cp = p[0];
-    size_t n = 1;
-    if (cp >= 0xf0) {
-        cp = (cp & 7) << 18 | (p[1] & 0x3fu) << 12 | (p[2] & 0x3fu) << 6 | (p[3] & 0x3fu);
-        n = 4;
-    } else if (cp >= 0xe0) {
-        cp = (cp & 15) << 12 | (p[1] & 0x3fu) << 6 | (p[2] & 0x3fu);
-        n = 3;
-    } else if (cp >= 0x80) {
-        cp = (cp & 31) << 6 | (p[1] & 0x3fu);
-        n = 2;
-    }
+    uint32_t cp;
+    p = utf8_take(p, &cp);
     unsigned absolute =
         cp < TABLE_SIZE ? c->scanner->kinds[cp] : kind_of_group(unicode_group((int32_t)cp));
     *kind = absolute ^ c->scale;
-    return p + n;
+    return p;
 }
 
 static inline bool is_in(unsigned kind, unsigned set)
