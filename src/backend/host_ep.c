@@ -30,7 +30,10 @@ fathom_err host_ep_meet(struct host_ep *e, uint32_t row0)
     if (e->peer->group) TRY(host_meet(e->peer, &place, &e->all[e->rank], &all));
     e->first[0] = 0;
     for (uint32_t r = 0; r < e->n_rank; r++) {
-        if (r != e->rank) e->all[r] = *(const struct host_ep_rank *)all[r];
+        if (r != e->rank) {
+            ASSERT(all); /* other ranks are in a group */
+            e->all[r] = *(const struct host_ep_rank *)all[r];
+        }
         e->first[r + 1] = e->first[r] + host_ep_run(e, r);
     }
     return FATHOM_OK;

@@ -1,9 +1,8 @@
-/* option_table.c - every command and every option, in the order in which help prints them
+/* option_table.c - every option, in the order in which help prints them
  *
  * The last rows, vLLM's flags that name what fathom does not have, stand in option_foreign.inc. */
 #include <stddef.h>
 
-#include "base/assert.h"
 #include "cli/options.h"
 
 #define FIELD(name) ((int)offsetof(struct settings, name))
@@ -21,57 +20,6 @@ enum {
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
     ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HEALTH) |
           ON(HELP) | ON(VERSION),
-};
-
-static const struct command_info commands[COMMAND_COUNT] = {
-    [COMMAND_SERVE] = {"serve", "[MODEL] [options]", "serve a model over HTTP", true, 0, 0},
-    [COMMAND_RUN] = {"run", "[MODEL] [options]", "chat in the terminal, or answer one prompt", true,
-                     0, 0},
-    [COMMAND_INSPECT] = {"inspect", "[MODEL] [options]", "say what a checkpoint is and holds", true,
-                         0, 0},
-    [COMMAND_TOKENIZE] = {"tokenize", "[MODEL] [options]", "text to token ids, or ids to text",
-                          true, 0, 0},
-    [COMMAND_PLAN] = {"plan", "[MODEL] [options]", "say where every byte goes, before loading",
-                      true, 0, 0},
-    [COMMAND_DOCTOR] = {"doctor", "[MODEL] [options]",
-                        "look at the machine and the checkpoint; status 1: something will not "
-                        "work, 3: could be better",
-                        true, 0, 0},
-    [COMMAND_EVALUATE] = {"evaluate", "[MODEL] [options]",
-                          "perplexity over texts; with --against the distance to another model",
-                          true, 0, 0},
-    [COMMAND_QUANTIZE] = {"quantize", "SOURCE OUT [options]",
-                          "write a smaller checkpoint of a model: int4, int8 or FP8", true, 1, 1},
-    [COMMAND_BENCH_LATENCY] = {"bench latency", "[MODEL] [options]",
-                               "time one batch: prefill, steps, tokens per second", true, 0, 0},
-    [COMMAND_BENCH_KERNELS] = {"bench kernels", "[MODEL] [options]",
-                               "time every operator by itself beside the least it could take, "
-                               "with made-up weights; CSV",
-                               true, 0, 0},
-    [COMMAND_BENCH_THROUGHPUT] = {"bench throughput", "[MODEL] [options]",
-                                  "time many requests given to the engine at once", true, 0, 0},
-    [COMMAND_BENCH_SERVE] = {"bench serve", "[options]",
-                             "put a server of OpenAI's API under load and time it", false, 0, 0},
-    [COMMAND_BENCH_SWEEP] = {"bench sweep", "[options]",
-                             "the same over lists of concurrencies, rates and lengths", false, 0,
-                             0},
-    [COMMAND_BENCH_REPORT] = {"bench report", "FILE... [options]",
-                              "one page of charts and tables from results", false, 1,
-                              STRING_LIST_MAX},
-    [COMMAND_ROUTER] = {"router", "URL... [options]",
-                        "one address for many servers: the one that has most of the prompt, "
-                        "retries, and streams that go on when their server is lost",
-                        false, 0, STRING_LIST_MAX},
-    [COMMAND_PULL] = {"pull", "ORG/NAME [options]",
-                      "bring a checkpoint of a model hub into the cache, where org/name is found",
-                      false, 1, 1},
-    [COMMAND_HEALTH] = {"health", "[URL] [options]",
-                        "status 0 when the server there is ready, else 1; without URL that of "
-                        "this machine, port 8000",
-                        false, 0, 1},
-    [COMMAND_HELP] = {"help", "[COMMAND]", "print this, or the options of a command", false, 0,
-                      STRING_LIST_MAX},
-    [COMMAND_VERSION] = {"version", "", "print the version", false, 0, 0},
 };
 
 /* A row that works, that is accepted without effect, that is refused. */
@@ -914,9 +862,3 @@ const struct option option_table[] = {
 };
 
 const size_t option_table_n = sizeof option_table / sizeof option_table[0];
-
-const struct command_info *command_info(enum command c)
-{
-    ASSERT(c < COMMAND_COUNT);
-    return &commands[c];
-}

@@ -79,6 +79,7 @@ static fathom_err pull(struct page_peers *p, struct lane *l, const struct tier_n
     uint64_t end_us = clock_now_us() + PEER_PAGE_US + PEER_WAIT_MS * 1000;
     struct frame f;
     struct tier_header h;
+    ASSERT(l->link);
     want_write(body, &w);
     const struct link_part part = {body, sizeof body};
     TRY(link_send_frame(l->link, FRAME_WANT, ++l->n_asked, &part, 1, end_us, d));
@@ -226,6 +227,7 @@ static fathom_err find(struct page_peers *p, struct peer *peer, const struct has
     unsigned char out[4];
     struct frame f;
     if (!l->link) TRY(connect_lane(p, peer, l, d));
+    ASSERT(l->link);
     unsigned char *body = mem_alloc_array(n, sizeof *keys);
     if (!body) return FATHOM_ENOMEM;
     find_write(body, keys, n);

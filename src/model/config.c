@@ -431,7 +431,7 @@ static fathom_err need_empty(const json_t *q, const char *key, fathom_diag *d)
     const json_t *inner = json_object_get(v, "config_groups");
     if (json_is_object(inner) && json_object_size(inner) == 0) return FATHOM_OK;
     const json_t *format = json_object_get(v, "format");
-    if (format && strcmp(key, "sparsity_config") == 0 && json_is_string(format) &&
+    if (strcmp(key, "sparsity_config") == 0 && json_is_string(format) &&
         strcmp(json_string_value(format), "dense") == 0) {
         return FATHOM_OK;
     }

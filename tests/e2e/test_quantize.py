@@ -280,7 +280,7 @@ class Quantize(unittest.TestCase):
         out = self.path("out")
         self.refused("--group 100", "pilot", out, "--group", "100")
         self.refused("--targets head", "pilot", out, "--targets", "head")
-        self.refused("fathom quantize SOURCE OUT", "pilot")
+        self.refused("fathom quantize SOURCE OUT", "pilot", status=2)
         self.refused("--scheme", "pilot", out, "--scheme", "w3a16", status=2)
         self.refused("--method", "pilot", out, "--method", "gptq", status=2)
         self.refused("/nowhere", "/nowhere", out)
