@@ -41,15 +41,26 @@ enum {
 };
 
 struct access {
-    uint32_t step, warp_time; /* step 0: never */
-    uint16_t entity;
-    bool atomic;
-    bool several_lanes, several_warps; /* reads alone */
+    uint32_t step;      /* 0: never */
+    uint16_t warp_time; /* its low bits */
+    uint16_t entity : 12, atomic : 1;
+    uint16_t several_lanes : 1, several_warps : 1; /* reads alone */
 };
+static_assert(ENTITIES <= 1 << 12 && sizeof(access) == 8, "bytes of shadow are what a run costs");
 
 struct shadow {
     access write, read;
 };
+
+bool operator==(const access &a, const access &b)
+{
+    return !memcmp(&a, &b, sizeof a);
+}
+
+bool operator==(const shadow &a, const shadow &b)
+{
+    return !memcmp(&a, &b, sizeof a);
+}
 
 /* The step up to which what each entity did comes before something. */
 struct knowledge {
@@ -104,7 +115,7 @@ struct race_state {
     uint32_t warp_step[WARPS_MAX];            /* of the warp's last barrier */
     std::vector<range> reads[THREADS_MAX];    /* of products that are not waited for */
     unsigned n_commit[THREADS_MAX];           /* groups of products */
-    readers (*word_readers)[WARPS_MAX];       /* of each word of shared memory */
+    readers *word_readers;                    /* [WARPS_MAX][n_shared / 4] */
 };
 
 namespace
@@ -114,14 +125,14 @@ race_state *st; /* of the threads that run */
 
 unsigned block_of(unsigned thread)
 {
-    return thread / st->n_thread;
+    return st->n_block == 1 ? 0 : thread / st->n_thread;
 }
 
 access access_now(bool atomic)
 {
     if (!st) return {}; /* no kernel */
     const unsigned thread = simt_thread();
-    return {now, st->warp_now[thread], (uint16_t)thread, atomic, false, false};
+    return {now, (uint16_t)st->warp_now[thread], (uint16_t)thread, atomic, false, false};
 }
 
 void learn(knowledge &k, const knowledge &from)
@@ -141,7 +152,7 @@ void learn_block(knowledge &k, unsigned thread)
 }
 
 /* Whether nothing has been waited for between an access and what a thread does now. */
-bool is_beside(const access &before, unsigned thread, uint32_t warp_time)
+bool is_beside(const access &before, unsigned thread, uint16_t warp_time)
 {
     const bool is_copy = before.entity >= THREADS_MAX;
     if (before.step <= st->first_step) return false;
@@ -155,31 +166,26 @@ bool is_beside(const access &before, unsigned thread, uint32_t warp_time)
     return before.several_lanes || before.entity != thread;
 }
 
-bool is_same_access(const access &a, const access &b)
+/* What the word at p, and those behind it, have of the warp's readers; NULL for other memory, and
+ * where they are not kept */
+readers *readers_of(const void *p, unsigned warp)
 {
-    return a.step == b.step && a.entity == b.entity && a.warp_time == b.warp_time;
+    const size_t at = (size_t)((const char *)p - st->shared);
+    if (!st->is_tracked || at >= st->n_shared) return NULL;
+    return st->word_readers + warp * (st->n_shared / 4) + at / 4;
 }
 
-/* The readers of the word at p, and of those behind it, by warps; NULL for other memory, and where
- * they are not kept */
-readers (*readers_of(const void *p))[WARPS_MAX]
-{
-    if (!st->is_tracked) return NULL;
-    const ptrdiff_t at = (const char *)p - (const char *)simt_shared() +
-                         (ptrdiff_t)simt_cluster_rank() * SIMT_SHARED_BYTES;
-    return at >= 0 && at < SIMT_CLUSTER_MAX * SIMT_SHARED_BYTES ? st->word_readers + at / 4 : NULL;
-}
-
-/* Whether a reader of a word, of another warp, is beside what the thread does now. */
-bool is_read_beside(const readers *r, unsigned thread)
+/* Whether a reader of the word at p, of another warp, is beside what the thread does now. */
+bool is_read_beside(const void *p, unsigned thread)
 {
     for (unsigned w = 0; w < st->n_thread * st->n_block / SIMT_WARP; w++) {
+        const readers r = *readers_of(p, w);
         const unsigned block = block_of(w * SIMT_WARP);
         const bool is_own = block == block_of(thread);
-        if (r[w].step <= (is_own ? st->block_step[block] : st->first_step)) continue;
+        if (r.step <= (is_own ? st->block_step[block] : st->first_step)) continue;
         if (w == thread / SIMT_WARP) continue;
-        for (uint32_t lanes = r[w].lanes; lanes; lanes &= lanes - 1) {
-            if (r[w].step > st->known[thread].of[w * SIMT_WARP + (unsigned)__builtin_ctz(lanes)])
+        for (uint32_t lanes = r.lanes; lanes; lanes &= lanes - 1) {
+            if (r.step > st->known[thread].of[w * SIMT_WARP + (unsigned)__builtin_ctz(lanes)])
                 return true;
         }
     }
@@ -199,13 +205,40 @@ bool is_read_beside(const readers *r, unsigned thread)
     abort();
 }
 
-shadow *shadow_of(const void *p)
+/* NULL for memory that is not shared, as most is */
+inline shadow *shadow_of(const void *p)
 {
     if (!st || !st->running) return NULL;
     const size_t at = (size_t)((const char *)p - st->shared);
     if (at < st->n_shared) return st->shared_shadows + at;
-    if ((const char *)p < &__data_start || (const char *)p >= &_end) return NULL;
-    return shadows + ((const char *)p - &__data_start);
+    const size_t place = (size_t)((const char *)p - &__data_start);
+    return place < (size_t)(&_end - &__data_start) ? shadows + place : NULL;
+}
+
+/* Whether what is known of byte i is what was known of the one before it, in the same word, so that
+ * it need not be judged again. */
+bool is_as_before(const void *p, size_t i, const shadow &of, const shadow &before)
+{
+    return i > 0 && ((uintptr_t)p + i) % 4 != 0 && of == before;
+}
+
+[[gnu::noinline]] void note_shared_write(shadow *s, const void *p, size_t n, const access &a)
+{
+    const unsigned thread = simt_thread();
+    const bool has_readers = readers_of(p, 0) != NULL;
+    shadow last = {};
+    for (size_t i = 0; i < n; i++, s++) {
+        if (!is_as_before(p, i, *s, last)) {
+            last = *s;
+            if (!(a.atomic && s->write.atomic) && is_beside(s->write, thread, a.warp_time))
+                report("a write", s->write, p);
+            if ((!(has_readers && s->read.several_warps) &&
+                 is_beside(s->read, thread, a.warp_time)) ||
+                (has_readers && is_read_beside((const char *)p + i, thread)))
+                report("a write over a read", s->read, p);
+        }
+        s->write = a;
+    }
 }
 
 /* The calling thread writes, or starts a copy that does: a.entity. */
@@ -213,17 +246,14 @@ inline void note_write(const void *p, size_t n, const access &a)
 {
     shadow *s = shadow_of(p);
     if (!s) return simt_link_write(p, n);
-    const unsigned thread = simt_thread();
-    const readers(*all)[WARPS_MAX] = readers_of(p);
-    for (size_t i = 0; i < n; i++, s++) {
-        if (!(a.atomic && s->write.atomic) && is_beside(s->write, thread, a.warp_time))
-            report("a write", s->write, p);
-        const readers *r = all ? all[((uintptr_t)p % 4 + i) / 4] : NULL;
-        if ((!(r && s->read.several_warps) && is_beside(s->read, thread, a.warp_time)) ||
-            (r && is_read_beside(r, thread)))
-            report("a write over a read", s->read, p);
-        s->write = a;
-    }
+    note_shared_write(s, p, n, a);
+}
+
+inline void note_plain_write(const void *p, size_t n)
+{
+    shadow *s = shadow_of(p);
+    if (!s) return simt_link_write(p, n);
+    note_shared_write(s, p, n, access_now(false));
 }
 
 /* Adds the calling thread to the readers of words; false if it is among them since this step, in
@@ -234,11 +264,10 @@ bool note_readers(const void *p, size_t n)
     const uint32_t lane = 1u << thread % SIMT_WARP;
     const uint32_t block = st->block_step[block_of(thread)];
     const uint32_t since = block > st->warp_step[warp] ? block : st->warp_step[warp];
-    readers(*all)[WARPS_MAX] = readers_of(p);
-    if (!all) return true;
+    readers *all = readers_of(p, warp);
     bool is_new = false;
     for (size_t i = 0; i < ((uintptr_t)p % 4 + n + 3) / 4; i++) {
-        readers &r = all[i][warp];
+        readers &r = all[i];
         is_new |= r.step != now || !(r.lanes & lane);
         r.lanes = r.step <= since ? lane : r.lanes | lane;
         r.step = now;
@@ -258,26 +287,33 @@ inline bool is_read_by_many(const shadow *s, size_t n, unsigned thread)
     return true;
 }
 
+[[gnu::noinline]] void note_shared_read(shadow *s, const void *p, size_t n)
+{
+    if (readers_of(p, 0) ? !note_readers(p, n) : is_read_by_many(s, n, simt_thread())) return;
+    const access a = access_now(false);
+    shadow last = {};
+    access read = a;
+    for (size_t i = 0; i < n; i++, s++) {
+        if (i == 0 || !(*s == last)) {
+            last = *s;
+            if (is_beside(s->write, a.entity, a.warp_time))
+                report("a read of a write", s->write, p);
+            const access &r = s->read;
+            const bool fresh = r.step <= st->block_step[block_of(a.entity)];
+            const bool same_warp = !fresh && r.entity / SIMT_WARP == a.entity / SIMT_WARP;
+            read.several_warps = !fresh && (r.several_warps || !same_warp);
+            read.several_lanes = same_warp && r.warp_time == a.warp_time &&
+                                 (r.several_lanes || r.entity != a.entity);
+        }
+        s->read = read;
+    }
+}
+
 inline void note_read(const void *p, size_t n)
 {
     shadow *s = shadow_of(p);
     if (!s) return simt_link_read(p, n);
-    if (st->is_tracked ? !note_readers(p, n) : is_read_by_many(s, n, simt_thread())) return;
-    const access a = access_now(false);
-    for (size_t i = 0; i < n; i++, s++) {
-        const bool is_same = i > 0 && is_same_access(s->write, s[-1].write);
-        if (!is_same && is_beside(s->write, a.entity, a.warp_time))
-            report("a read of a write", s->write, p);
-        access &r = s->read;
-        const bool fresh = r.step <= st->block_step[block_of(a.entity)];
-        const bool same_warp = !fresh && r.entity / SIMT_WARP == a.entity / SIMT_WARP;
-        const bool several_warps = !fresh && (r.several_warps || !same_warp);
-        const bool several_lanes =
-            same_warp && r.warp_time == a.warp_time && (r.several_lanes || r.entity != a.entity);
-        r = a;
-        r.several_warps = several_warps;
-        r.several_lanes = several_lanes;
-    }
+    note_shared_read(s, p, n);
 }
 
 } // namespace
@@ -306,7 +342,7 @@ race_state *race_create(const void *shared, size_t n)
     s->n_shared = n;
     s->shared_shadows = (shadow *)map_zeros(n * sizeof(shadow));
     s->known = (knowledge *)map_zeros(THREADS_MAX * sizeof(knowledge));
-    s->word_readers = (readers(*)[WARPS_MAX])map_zeros(n / 4 * sizeof *s->word_readers);
+    s->word_readers = (readers *)map_zeros(WARPS_MAX * (n / 4) * sizeof *s->word_readers);
     return s;
 }
 
@@ -477,7 +513,7 @@ void race_copy(const void *p, size_t n, const void *place)
     }                                                                                              \
     void __tsan_write##n(void *p)                                                                  \
     {                                                                                              \
-        note_write(p, n, access_now(false));                                                       \
+        note_plain_write(p, n);                                                                    \
     }                                                                                              \
     void __tsan_unaligned_read##n(void *p)                                                         \
     {                                                                                              \
@@ -485,7 +521,7 @@ void race_copy(const void *p, size_t n, const void *place)
     }                                                                                              \
     void __tsan_unaligned_write##n(void *p)                                                        \
     {                                                                                              \
-        note_write(p, n, access_now(false));                                                       \
+        note_plain_write(p, n);                                                                    \
     }
 
 extern "C" {
@@ -500,7 +536,7 @@ void __tsan_read_range(void *p, size_t n)
 }
 void __tsan_write_range(void *p, size_t n)
 {
-    note_write(p, n, access_now(false));
+    note_plain_write(p, n);
 }
 void __tsan_init(void)
 {

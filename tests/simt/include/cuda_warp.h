@@ -6,7 +6,8 @@
 #include "cuda_runtime.h"
 
 /* Not seen as plain accesses by the hooks of race.h */
-#define SIMT_UNSEEN __attribute__((noinline, no_sanitize("thread")))
+#define SIMT_UNWATCHED __attribute__((no_sanitize("thread")))
+#define SIMT_UNSEEN __attribute__((noinline)) SIMT_UNWATCHED
 
 template <typename T> SIMT_UNSEEN static T atomicAdd(T *p, T v)
 {

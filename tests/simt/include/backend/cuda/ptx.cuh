@@ -4,6 +4,8 @@
 #ifndef FATHOM_TESTS_SIMT_PTX_CUH
 #define FATHOM_TESTS_SIMT_PTX_CUH
 
+#include <cuda_fp8.h>
+
 #include "backend/cuda/port.cuh"
 #include "simt/simt_link.h"
 
@@ -42,7 +44,7 @@ static inline void mma_e4m3(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, u
                             uint32_t b0, uint32_t b1)
 {
     simt_mma(c, {{a0, a1, a2, a3}, {b0, b1}}, 4,
-             [](uint32_t w, int j) { return f32_from_e4m3((uint8_t)(w >> 8 * j)); });
+             [](uint32_t w, int j) { return simt_e4m3((uint8_t)(w >> 8 * j)); });
 }
 
 static inline void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
@@ -73,8 +75,8 @@ static inline uint32_t mul_f16x2(uint32_t a, uint32_t b)
 
 static inline uint32_t e4m3x2_to_f16x2(uint16_t v)
 {
-    return f16_from_f32(f32_from_e4m3((uint8_t)v)) |
-           (uint32_t)f16_from_f32(f32_from_e4m3((uint8_t)(v >> 8))) << 16;
+    return f16_from_f32(simt_e4m3((uint8_t)v)) |
+           (uint32_t)f16_from_f32(simt_e4m3((uint8_t)(v >> 8))) << 16;
 }
 
 static inline void e4m3x4_to_f16x2(uint32_t codes, uint32_t *lo, uint32_t *hi)

@@ -45,38 +45,30 @@ static inline const char *simt_operand_place(uint64_t operand, uint32_t row, uin
     return simt_place(simt_permuted(start + row / 8 * stride + row % 8 * 128 + k));
 }
 
-/* The value of every code: most of the time of a product is spent on them. */
-struct simt_e4m3_values {
-    float of[256];
-    simt_e4m3_values()
-    {
-        for (int i = 0; i < 256; i++) of[i] = f32_from_e4m3((uint8_t)i);
-    }
-};
-static const simt_e4m3_values simt_e4m3;
-
 /* 32 bytes of an operand's row, decoded: 32 values of e4m3 or 16 of bf16. */
 template <int VALUES> struct simt_operand_row {
     float v[VALUES];
 
-    void decode(uint32_t at, const void *from, uint32_t n_byte)
+    SIMT_UNWATCHED void decode(uint32_t at, const void *from, uint32_t n_byte)
     {
         for (uint32_t i = 0; i < n_byte * VALUES / 32; i++) {
             uint16_t pair = 0;
             memcpy(&pair, (const char *)from + i * (32 / VALUES), 32 / VALUES);
-            v[at * VALUES / 32 + i] = VALUES == 32 ? simt_e4m3.of[pair] : f32_from_bf16(pair);
+            v[at * VALUES / 32 + i] = VALUES == 32 ? simt_e4m3((uint8_t)pair) : f32_from_bf16(pair);
         }
     }
 };
 
+/* Of the lanes that read the same row one tells so. */
 template <int VALUES>
-SIMT_UNSEEN static simt_operand_row<VALUES> simt_shared_row(uint64_t operand, uint32_t row)
+SIMT_UNSEEN static simt_operand_row<VALUES> simt_shared_row(uint64_t operand, uint32_t row,
+                                                            bool tells)
 {
     simt_operand_row<VALUES> out;
     for (uint32_t k = 0; k < 32; k += 16) {
         const char *from = simt_operand_place(operand, row, k);
         out.decode(k, from, 16);
-        race_read_on(from, 16);
+        if (tells) race_read_on(from, 16);
     }
     return out;
 }
@@ -89,7 +81,9 @@ template <int VALUES> struct simt_operand_rows {
 template <int VALUES> SIMT_UNSEEN static simt_operand_rows<VALUES> simt_left_rows(uint64_t operand)
 {
     const uint32_t row = threadIdx.x / SIMT_WARP % 4 * 16 + threadIdx.x % SIMT_WARP / 4;
-    return {{simt_shared_row<VALUES>(operand, row), simt_shared_row<VALUES>(operand, row + 8)}};
+    const bool tells = threadIdx.x % 4 == 0;
+    return {{simt_shared_row<VALUES>(operand, row, tells),
+             simt_shared_row<VALUES>(operand, row + 8, tells)}};
 }
 
 /* The same from the registers of the four lanes that hold them. */
@@ -113,10 +107,11 @@ SIMT_UNSEEN static simt_operand_rows<VALUES> simt_left_rows(const uint32_t (&a)[
 template <int VALUES, int N>
 SIMT_UNSEEN static void simt_wgmma(float (&c)[N], const simt_operand_rows<VALUES> &rows, uint64_t b)
 {
+    const bool tells = threadIdx.x % SIMT_WARP < 4;
     for (uint32_t j = 0; j < N / 4; j++) {
         for (uint32_t i = 0; i < 2; i++) {
             const uint32_t col = 8 * j + 2 * (threadIdx.x % 4) + i;
-            const simt_operand_row<VALUES> right = simt_shared_row<VALUES>(b, col);
+            const simt_operand_row<VALUES> right = simt_shared_row<VALUES>(b, col, tells);
             double first = c[4 * j + i], second = c[4 * j + 2 + i];
             for (uint32_t k = 0; k < VALUES; k++) {
                 first += (double)rows.of[0].v[k] * right.v[k];

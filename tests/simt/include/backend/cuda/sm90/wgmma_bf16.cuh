@@ -5,8 +5,8 @@
 
 #include "backend/cuda/sm90/wgmma.cuh"
 
-/* The 16 values of K of a row of an operand */
-SIMT_UNSEEN static void simt_bf16_row(float (&out)[16], uint64_t operand, uint32_t row)
+/* The 16 values of K of a row of an operand; of the lanes that read the same one tells so. */
+SIMT_UNSEEN static void simt_bf16_row(float (&out)[16], uint64_t operand, uint32_t row, bool tells)
 {
     for (uint32_t k = 0; k < 32; k += 16) {
         const char *from = simt_operand_place(operand, row, k);
@@ -15,13 +15,14 @@ SIMT_UNSEEN static void simt_bf16_row(float (&out)[16], uint64_t operand, uint32
             memcpy(&v, from + 2 * i, 2);
             out[k / 2 + i] = f32_from_bf16(v);
         }
-        race_read_on(from, 16);
+        if (tells) race_read_on(from, 16);
     }
 }
 
 /* The 16 values of K of a column of a turned one */
 SIMT_UNSEEN static void simt_bf16_column(float (&out)[16], uint64_t operand, uint32_t column)
 {
+    const bool tells = threadIdx.x % SIMT_WARP < 4;
     const uint32_t start = (uint32_t)(operand & 0x3fff) << 4;
     const uint32_t next = (uint32_t)(operand >> 16 & 0x3fff) << 4;
     const uint32_t stride = (uint32_t)(operand >> 32 & 0x3fff) << 4;
@@ -31,7 +32,7 @@ SIMT_UNSEEN static void simt_bf16_column(float (&out)[16], uint64_t operand, uin
                                                     k % 8 * 128 + column % 64 * 2));
         memcpy(&v, from, 2);
         out[k] = f32_from_bf16(v);
-        race_read_on(from, 2);
+        if (tells) race_read_on(from, 2);
     }
 }
 
@@ -54,8 +55,8 @@ SIMT_UNSEEN static void simt_bf16_product(float (&c)[N], const float (&rows)[2][
 SIMT_UNSEEN static void simt_bf16_rows(float (&rows)[2][16], uint64_t a)
 {
     const uint32_t first = threadIdx.x / SIMT_WARP % 4 * 16 + threadIdx.x % SIMT_WARP / 4;
-    simt_bf16_row(rows[0], a, first);
-    simt_bf16_row(rows[1], a, first + 8);
+    simt_bf16_row(rows[0], a, first, threadIdx.x % 4 == 0);
+    simt_bf16_row(rows[1], a, first + 8, threadIdx.x % 4 == 0);
 }
 
 SIMT_UNSEEN static void wgmma_scores(float (&c)[32], uint64_t a, uint64_t b, bool adds)
@@ -65,7 +66,9 @@ SIMT_UNSEEN static void wgmma_scores(float (&c)[32], uint64_t a, uint64_t b, boo
     if (!adds) {
         for (float &x : c) x = 0.0f;
     }
-    simt_bf16_product(c, rows, [b](float(&out)[16], uint32_t row) { simt_bf16_row(out, b, row); });
+    simt_bf16_product(c, rows, [b](float(&out)[16], uint32_t row) {
+        simt_bf16_row(out, b, row, threadIdx.x % SIMT_WARP < 4);
+    });
 }
 
 SIMT_UNSEEN static void wgmma_add_columns(float (&c)[128], uint64_t a, uint64_t b)
