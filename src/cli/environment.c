@@ -112,6 +112,7 @@ void environment_read(struct environment *e)
     add(e, "VLLM_API_KEY", "api-key", secret("VLLM_API_KEY"));
     add(e, "VLLM_NIXL_SIDE_CHANNEL_HOST", "kv-ip", variable("VLLM_NIXL_SIDE_CHANNEL_HOST"));
     add(e, "VLLM_NIXL_SIDE_CHANNEL_PORT", "kv-port", variable("VLLM_NIXL_SIDE_CHANNEL_PORT"));
+    add(e, "VLLM_MOONCAKE_BOOTSTRAP_PORT", "kv-port", variable("VLLM_MOONCAKE_BOOTSTRAP_PORT"));
     for (size_t i = 0; i < option_table_n; i++) add_option(e, &option_table[i]);
     read_hub(e);
     read_supervisor(&e->supervisor);

@@ -34,6 +34,7 @@ const struct environment_row environment_table[] = {
     {"TASK_QUEUE_ENABLE", false, ASCEND},
     {"VLLM_TORCH_PROFILER_*", false,
      "it profiles PyTorch; use perf or nsys on the process, and /metrics"},
+    {"VLLM_MOONCAKE_BOOTSTRAP_PORT", true, "--kv-port"},
     {"VLLM_NIXL_SIDE_CHANNEL_HOST", true, "--kv-ip"},
     {"VLLM_NIXL_SIDE_CHANNEL_PORT", true, "--kv-port"},
     {"VLLM_NIXL_*", false, "pages go over TCP"},

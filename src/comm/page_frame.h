@@ -39,7 +39,8 @@ enum frame_type {
 
 enum {
     FRAME_BYTES = 24,
-    FRAME_VERSION = 1, /* changes when any byte changes its meaning */
+    FRAME_MAGIC_BYTES = 4, /* of these, the first */
+    FRAME_VERSION = 1,     /* changes when any byte changes its meaning */
     FRAME_ID_BYTES = 64,
     FRAME_TEXT_MAX = 512, /* of REFUSE */
     FRAME_KEYS_MAX = 4096,

@@ -40,26 +40,32 @@ fathom_err link_receive_frame(struct page_link *l, struct frame *out, uint64_t p
     return frame_read(out, head, page_bytes, d);
 }
 
-/* A frame of one type; the text of a REFUSE becomes the message. */
-static fathom_err expect(struct page_link *l, enum frame_type type, void *body, size_t n_body,
-                         uint64_t deadline_us, fathom_diag *d)
+/* The frame has to be of one type; the text of a REFUSE becomes the message. */
+static fathom_err take_body(struct page_link *l, const struct frame *f, enum frame_type type,
+                            void *body, size_t n_body, uint64_t deadline_us, fathom_diag *d)
 {
-    struct frame f;
-    TRY(link_receive_frame(l, &f, 0, deadline_us, d));
-    if (f.type == FRAME_REFUSE) {
+    if (f->type == FRAME_REFUSE) {
         char text[FRAME_TEXT_MAX + 1];
-        TRY(l->ops->receive(l, text, f.n_body, deadline_us, d));
-        text[f.n_body] = '\0';
+        TRY(l->ops->receive(l, text, f->n_body, deadline_us, d));
+        text[f->n_body] = '\0';
         for (char *p = text; *p; p++) {
             if (*p < ' ' || *p > '~') *p = '?';
         }
         FAIL(d, FATHOM_EMISMATCH, "%s", text);
     }
-    if (f.type != type || f.n_body != n_body) {
-        FAIL(d, FATHOM_EFORMAT, "a frame of type %d came, needed is one of type %d", (int)f.type,
+    if (f->type != type || f->n_body != n_body) {
+        FAIL(d, FATHOM_EFORMAT, "a frame of type %d came, needed is one of type %d", (int)f->type,
              (int)type);
     }
     return n_body ? l->ops->receive(l, body, n_body, deadline_us, d) : FATHOM_OK;
+}
+
+static fathom_err expect(struct page_link *l, enum frame_type type, void *body, size_t n_body,
+                         uint64_t deadline_us, fathom_diag *d)
+{
+    struct frame f;
+    TRY(link_receive_frame(l, &f, 0, deadline_us, d));
+    return take_body(l, &f, type, body, n_body, deadline_us, d);
 }
 
 static fathom_err refuse(struct page_link *l, uint64_t deadline_us, const fathom_diag *why)
@@ -176,14 +182,21 @@ fathom_err page_greet(struct page_link *l, const struct page_self *self, struct 
     return expect(l, FRAME_READY, NULL, 0, deadline_us, d);
 }
 
-fathom_err page_answer_greeting(struct page_link *l, const struct page_self *self,
-                                struct page_hello *peer, uint64_t deadline_us, fathom_diag *d)
+fathom_err page_answer_greeting(struct page_link *l, const unsigned char magic[FRAME_MAGIC_BYTES],
+                                const struct page_self *self, struct page_hello *peer,
+                                uint64_t deadline_us, fathom_diag *d)
 {
     struct page_hello mine;
+    struct frame first;
+    unsigned char head[FRAME_BYTES];
     unsigned char hello[HELLO_BYTES], welcome[HELLO_BYTES + MAC_BYTES];
     unsigned char proof[MAC_BYTES], mac[MAC_BYTES];
     fathom_diag why = {{0}};
-    TRY(expect(l, FRAME_HELLO, hello, sizeof hello, deadline_us, d));
+    memcpy(head, magic, FRAME_MAGIC_BYTES);
+    TRY(l->ops->receive(l, head + FRAME_MAGIC_BYTES, FRAME_BYTES - FRAME_MAGIC_BYTES, deadline_us,
+                        d));
+    TRY(frame_read(&first, head, 0, d));
+    TRY(take_body(l, &first, FRAME_HELLO, hello, sizeof hello, deadline_us, d));
     TRY(hello_read(peer, hello, d));
     describe(&mine, self);
     fathom_err err = compare(peer, &mine, l->ops->is_near(l), &why);

@@ -17,7 +17,7 @@ struct page_self {
     uint64_t page_bytes;
     struct pool_secret secret;
     bool any_numerics;
-    char id[FRAME_ID_BYTES]; /* of the engine: printable ASCII without blanks */
+    char id[FRAME_ID_BYTES]; /* of the engine: printable ASCII without blanks, " and \ */
 };
 
 /* page_key_secret - of the keys that servers of one pool find records under */
@@ -25,13 +25,15 @@ struct hash128 page_key_secret(const struct pool_secret *s);
 
 /* page_greet - of who has dialled; page_answer_greeting - of who was dialled
  *
- *   peer  what the other one says of itself
+ *   magic  the first bytes that have come
+ *   peer   what the other one says of itself
  * Errors  EMISMATCH: they may not share, and which of version, secret, model, numerics and layout
  *         differs; EFORMAT: it is no fathom; EIO. */
 fathom_err page_greet(struct page_link *l, const struct page_self *self, struct page_hello *peer,
                       uint64_t deadline_us, fathom_diag *d);
-fathom_err page_answer_greeting(struct page_link *l, const struct page_self *self,
-                                struct page_hello *peer, uint64_t deadline_us, fathom_diag *d);
+fathom_err page_answer_greeting(struct page_link *l, const unsigned char magic[FRAME_MAGIC_BYTES],
+                                const struct page_self *self, struct page_hello *peer,
+                                uint64_t deadline_us, fathom_diag *d);
 
 /* link_send_frame, link_receive_frame - a frame with a body, and the first bytes of the next one
  *

@@ -20,6 +20,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "comm/page_query.h"
 #include "comm/tcp_link.h"
 
 enum place_state { PLACE_FREE, PLACE_BUSY, PLACE_DONE };
@@ -121,10 +122,15 @@ static fathom_err answer_find(struct place *p, const struct frame *f, fathom_dia
 /* Greets, then answers until the other side leaves or the service ends. */
 static fathom_err serve(struct place *p, fathom_diag *d)
 {
+    static_assert((int)FRAME_MAGIC_BYTES == (int)QUERY_BEGIN_BYTES, "both begin with as many");
+    const struct page_self *self = &p->service->c.self;
+    const uint64_t end_us = clock_now_us() + SERVICE_GREETING_US;
+    unsigned char begin[FRAME_MAGIC_BYTES];
     struct page_hello peer;
     struct frame f;
-    TRY(page_answer_greeting(p->link, &p->service->c.self, &peer,
-                             clock_now_us() + SERVICE_GREETING_US, d));
+    TRY(p->link->ops->receive(p->link, begin, sizeof begin, end_us, d));
+    if (page_query_is(begin)) return page_query_answer(p->link, self->id, end_us, d);
+    TRY(page_answer_greeting(p->link, begin, self, &peer, end_us, d));
     LOG_DEBUG("kv", "pages: %s has connected", peer.id);
     for (;;) {
         if (link_receive_frame(p->link, &f, 0, UINT64_MAX, NULL) != FATHOM_OK) return FATHOM_OK;

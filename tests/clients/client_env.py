@@ -4,11 +4,12 @@ The packages stand in requirements*.txt, each with its version and the hashes of
 installed from the package index when a test first asks for them: those of requirements.txt into
 build/venv, those of requirements-lm-eval.txt into build/venv-lm-eval, that of requirements-numpy.txt
 into build/venv-numpy, those of requirements-kubernetes.txt into build/venv-kubernetes, those of
-requirements-kimi.txt into build/venv-kimi, those of requirements-compressed.txt, which bring torch, into
+requirements-kimi.txt into build/venv-kimi, those of requirements-routers.txt into
+build/venv-routers, those of requirements-compressed.txt, which bring torch, into
 build/venv-compressed. To take newer versions: uv pip compile --universal --python-version 3.11
 --no-header --no-annotate --generate-hashes, with the names openai, anthropic and jsonschema;
 lm_eval[api]; numpy; uv; kubernetes-validate; compressed-tensors, safetensors and torch; tiktoken,
-splintr-rs and jinja2.
+splintr-rs and jinja2; vllm-router and sglang-router.
 """
 import argparse
 import contextlib

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """test_pd - a server that prefills and one that decodes, with the pilot
 
-    test_pd.py pair|faults|strangers|router|peers|long|time [N] PROGRAM
+    test_pd.py pair|faults|strangers|router|peers|long|cancels|time [N] PROGRAM
 
 pair: both dialects, 32 requests at once: every answer is one server's, and pages have moved.
 faults: killed and stopped servers, damage on the way, hostile clients, requests that leave.
@@ -9,6 +9,7 @@ strangers: other secrets, models, numerics and layouts.
 router: fathom router with --prefill and --decode, in all four APIs.
 peers: --kv-peers.
 long: N requests while the server that prefills is killed and started anew.
+cancels: N requests that leave at any moment; both servers are as before.
 time: prints what N hand-overs take; tests nothing.
 """
 
@@ -134,15 +135,18 @@ def check_pair():
         text = "".join(c["choices"][0]["text"] for c in d.stream("/v1/completions", body)
                        if c["choices"])
         assert text == said(one.post("/v1/completions", body_of(200))) and moved(d)[0] > n
-    body = body_of(201)
     ask_first = {"do_remote_decode": True, "do_remote_prefill": False, "transfer_id": "xfer-1"}
-    assert post(p, {**body, "max_tokens": 1, "kv_transfer_params": ask_first})[0] == 200
-    n = moved(d)[0]
-    status, answer = post(d, {**body, "kv_transfer_params": {
-        "do_remote_decode": False, "do_remote_prefill": True, "transfer_id": "xfer-1",
-        "remote_bootstrap_addr": f"http://127.0.0.1:{pages_port(p)}", "remote_engine_id": "x"}})
-    assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
-    assert moved(d)[0] > n
+    for seed, where in ((201, {"remote_bootstrap_addr": f"http://127.0.0.1:{pages_port(p)}",
+                               "remote_engine_id": "x", "transfer_id": "xfer-1"}),
+                        (202, {"bootstrap_server_host": "127.0.0.1",
+                               "bootstrap_server_port": pages_port(p)})):
+        body = body_of(seed)
+        assert post(p, {**body, "max_tokens": 1, "kv_transfer_params": ask_first})[0] == 200
+        n = moved(d)[0]
+        status, answer = post(d, {**body, "kv_transfer_params": {
+            "do_remote_decode": False, "do_remote_prefill": True, **where}})
+        assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
+        assert moved(d)[0] > n
     # a server of no exchange says so
     status, answer = post(one, {**body, "kv_transfer_params": ask_first})
     assert status == 400 and "kv_producer" in json.dumps(answer), answer
@@ -253,6 +257,27 @@ def check_hostile(p):
         s.close()
 
 
+def check_query(p):
+    """What proxies of Mooncake ask of the port of pages, and others by mistake."""
+    def ask(text):
+        with socket.create_connection(("127.0.0.1", pages_port(p)), timeout=HANG_S) as s:
+            s.sendall(text)
+            answer = http.client.HTTPResponse(s)
+            answer.begin()
+            return answer.status, json.loads(answer.read())
+
+    for version in (b"HTTP/1.0", b"HTTP/1.1\r\nHost: a"):
+        status, names = ask(b"GET /query " + version + b"\r\n\r\n")
+        assert status == 200 and re.fullmatch("[!-~]+", names["0"]["engine_id"]), names
+    assert ask(b"GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n")[0] == 404
+    with socket.create_connection(("127.0.0.1", pages_port(p)), timeout=HANG_S) as s:
+        try:
+            s.sendall(b"GET /query?" + 9000 * b"a")  # without an end
+            assert s.recv(100) == b""
+        except ConnectionError:
+            pass
+
+
 def check_strangers(one, p, secret, other):
     """Servers that may not share pages with p, or with a server that has a secret."""
     with_secret = server("kv_producer", "--pool-secret-file", secret)
@@ -302,11 +327,34 @@ def check_cancels(p, d, n):
     p.wait_idle()
 
 
+def memory_of(s):
+    with open(f"/proc/{s.process.pid}/statm") as f:
+        return int(f.read().split()[1]) * 4096
+
+
+def check_many_cancels(n):
+    """What is held for a request is given up with it: memory, pages, connections."""
+    p, d = server("kv_producer"), server("kv_consumer")
+    check_cancels(p, d, 100)
+    files = [len(os.listdir(f"/proc/{s.process.pid}/fd")) for s in (p, d)]
+    memory = [memory_of(s) for s in (p, d)]
+    check_cancels(p, d, n)
+    for s, n_file, n_byte in zip((p, d), files, memory):
+        assert len(os.listdir(f"/proc/{s.process.pid}/fd")) <= n_file + 8
+        assert memory_of(s) < n_byte + (64 << 20), (memory_of(s), n_byte)
+    assert moved(d)[0] > 0
+    print(f"{n} requests have left: {moved(d)[0]:.0f} pages handed over, memory grown by "
+          + ", ".join(f"{(memory_of(s) - b) / 1e6:.1f} MB" for s, b in zip((p, d), memory)))
+    for s in (p, d):
+        assert s.stop() == 0
+
+
 def check_faults():
     one, p, d = server(), server("kv_producer"), server("kv_consumer")
     strict = server("kv_consumer", config={"kv_load_failure_policy": "fail"})
     check_relays(one, p, d)
     check_hostile(p)
+    check_query(p)
     check_cancels(p, d, 40)
     body = body_of(500)
     status, answer = handed_over(p, d, body)
@@ -521,6 +569,8 @@ if __name__ == "__main__":
         tell_hand_over(number)
     elif part == "long":
         check_long(number)
+    elif part == "cancels":
+        check_many_cancels(number)
     else:
         {"pair": check_pair, "faults": check_faults, "strangers": check_strange,
          "router": check_router, "peers": check_peers}[part]()

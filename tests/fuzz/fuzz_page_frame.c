@@ -11,6 +11,7 @@
 #include "base/fail.h"
 #include "base/mem.h"
 #include "comm/page_hello.h"
+#include "comm/page_query.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -65,7 +66,13 @@ static void greet(const uint8_t *data, size_t n)
         if (i & 2) {
             (void)page_greet(&t.base, &self, &peer, 0, NULL);
         } else {
-            (void)page_answer_greeting(&t.base, &self, &peer, 0, NULL);
+            unsigned char begin[FRAME_MAGIC_BYTES];
+            if (tape_receive(&t.base, begin, sizeof begin, 0, NULL) != FATHOM_OK) continue;
+            if (page_query_is(begin)) {
+                (void)page_query_answer(&t.base, self.id, 0, NULL);
+            } else {
+                (void)page_answer_greeting(&t.base, begin, &self, &peer, 0, NULL);
+            }
         }
     }
 }

@@ -2,7 +2,8 @@
  *
  *   NIXL      {"do_remote_decode": true}                     another server will ask for the pages
  *             {"do_remote_prefill": true, "remote_host": "a", "remote_port": 5600}
- *   Mooncake  the same, with "remote_bootstrap_addr": "http://a:5600" for host and port
+ *   Mooncake  the same, with "remote_bootstrap_addr": "http://a:5600" for host and port, or, as it
+ *             was before, bootstrap_server_host and bootstrap_server_port
  *   SGLang    "bootstrap_host": "a", "bootstrap_port": 5600 in what both servers get
  *
  * Other members are for engines whose pages have no names of their own, and have no effect here.
@@ -76,14 +77,21 @@ static fathom_err read_address(struct field_context *x, const json_t *v)
     return refuse(x, NAME ".remote_bootstrap_addr", "http://HOST:PORT");
 }
 
+/* The member of that name, or of the other one if there is none. */
+static const json_t *either(const json_t *v, const char *name, const char *other)
+{
+    const json_t *member = json_object_get(v, name);
+    return member && !json_is_null(member) ? member : json_object_get(v, other);
+}
+
 fathom_err field_kv_transfer(struct field_context *x, const struct field *f, json_t *v)
 {
     struct api_transfer *t = &x->r->transfer;
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
     t->lends = json_is_true(json_object_get(v, "do_remote_decode"));
     t->takes = json_is_true(json_object_get(v, "do_remote_prefill"));
-    const json_t *host = json_object_get(v, "remote_host");
-    const json_t *port = json_object_get(v, "remote_port");
+    const json_t *host = either(v, "remote_host", "bootstrap_server_host");
+    const json_t *port = either(v, "remote_port", "bootstrap_server_port");
     const json_t *address = json_object_get(v, "remote_bootstrap_addr");
     if (!t->takes) return FATHOM_OK;
     if (json_is_string(address)) return read_address(x, address);
