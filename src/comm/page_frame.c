@@ -29,8 +29,8 @@ static void bounds_of(uint32_t type, uint64_t page_bytes, uint64_t *min, uint64_
     case FRAME_WELCOME: *min = *max = HELLO_BYTES + MAC_BYTES; return;
     case FRAME_REFUSE: *max = FRAME_TEXT_MAX; return;
     case FRAME_PROOF: *min = *max = MAC_BYTES; return;
-    case FRAME_READY:
-    case FRAME_MISS: return;
+    case FRAME_READY: return;
+    case FRAME_MISS: *min = *max = MISS_BYTES; return;
     case FRAME_WANT: *min = *max = WANT_BYTES; return;
     case FRAME_PAGE:
         *min = page_bytes > 0 ? sizeof(struct tier_header) + page_bytes : 1;
@@ -117,22 +117,19 @@ fathom_err hello_read(struct page_hello *out, const unsigned char bytes[HELLO_BY
 
 /* A name lies in frames as it lies in headers of records: base/wire order is that of the machines
  * that share records, all of which are little-endian. */
-void want_write(unsigned char out[WANT_BYTES], const struct page_want *w)
+void want_write(unsigned char out[WANT_BYTES], const struct tier_name *name)
 {
-    put(out, w->wait_ms, 4);
-    memcpy(out + 4, &w->name, sizeof w->name);
+    memcpy(out, name, sizeof *name);
 }
 
-fathom_err want_read(struct page_want *out, const unsigned char bytes[WANT_BYTES], fathom_diag *d)
+fathom_err want_read(struct tier_name *out, const unsigned char bytes[WANT_BYTES], fathom_diag *d)
 {
-    out->wait_ms = (uint32_t)get(bytes, 4);
-    memcpy(&out->name, bytes + 4, sizeof out->name);
-    if (out->wait_ms <= WANT_WAIT_MS_MAX && out->name.n_id >= KV_PAGE_TOKENS &&
-        out->name.n_id <= TIER_MAX_ID && out->name.n_answer <= KV_PAGE_TOKENS) {
+    memcpy(out, bytes, sizeof *out);
+    if (out->n_id >= KV_PAGE_TOKENS && out->n_id <= TIER_MAX_ID &&
+        out->n_answer <= KV_PAGE_TOKENS) {
         return FATHOM_OK;
     }
-    FAIL(d, FATHOM_EFORMAT, "a record of %u tokens is asked for, with %u ms to wait",
-         out->name.n_id, out->wait_ms);
+    FAIL(d, FATHOM_EFORMAT, "a record of %u tokens is asked for", out->n_id);
 }
 
 void find_write(unsigned char *out, const struct hash128 *keys, uint32_t n)

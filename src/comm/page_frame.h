@@ -40,7 +40,7 @@ enum frame_type {
 enum {
     FRAME_BYTES = 24,
     FRAME_MAGIC_BYTES = 4, /* of these, the first */
-    FRAME_VERSION = 1,     /* changes when any byte changes its meaning */
+    FRAME_VERSION = 2,     /* changes when any byte changes its meaning */
     FRAME_ID_BYTES = 64,
     FRAME_TEXT_MAX = 512, /* of REFUSE */
     FRAME_KEYS_MAX = 4096,
@@ -83,17 +83,13 @@ void hello_write(unsigned char out[HELLO_BYTES], const struct page_hello *h);
 fathom_err hello_read(struct page_hello *out, const unsigned char bytes[HELLO_BYTES],
                       fathom_diag *d);
 
-/* The body of WANT. */
-struct page_want {
-    uint32_t wait_ms; /* for a record that may be on its way to memory there */
-    struct tier_name name;
-};
+/* The body of WANT; that of MISS is a number: milliseconds until the server has computed the
+ * prompts that it has now, as far as it knows. */
+enum { WANT_BYTES = sizeof(struct tier_name), MISS_BYTES = 4 };
 
-enum { WANT_BYTES = 4 + sizeof(struct tier_name), WANT_WAIT_MS_MAX = 10000 };
-
-/* want_write, want_read - EFORMAT: no name of a page, or too long a wait */
-void want_write(unsigned char out[WANT_BYTES], const struct page_want *w);
-fathom_err want_read(struct page_want *out, const unsigned char bytes[WANT_BYTES], fathom_diag *d);
+/* want_write, want_read - EFORMAT: no name of a page */
+void want_write(unsigned char out[WANT_BYTES], const struct tier_name *name);
+fathom_err want_read(struct tier_name *out, const unsigned char bytes[WANT_BYTES], fathom_diag *d);
 
 /* find_write - n keys of 16 bytes; find_read - EFORMAT: no whole keys
  *

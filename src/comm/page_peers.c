@@ -75,20 +75,24 @@ static fathom_err pull(struct page_peers *p, struct lane *l, const struct tier_n
 {
     unsigned char body[WANT_BYTES];
     const uint64_t page_bytes = p->c.self.page_bytes;
-    const struct page_want w = {.wait_ms = PEER_WAIT_MS, .name = *name};
-    uint64_t end_us = clock_now_us() + PEER_PAGE_US + PEER_WAIT_MS * 1000;
+    unsigned char busy[MISS_BYTES];
+    uint64_t end_us = clock_now_us() + PEER_PAGE_US;
     struct frame f;
     struct tier_header h;
     ASSERT(l->link);
-    want_write(body, &w);
+    want_write(body, name);
     const struct link_part part = {body, sizeof body};
     TRY(link_send_frame(l->link, FRAME_WANT, ++l->n_asked, &part, 1, end_us, d));
     TRY(link_receive_frame(l->link, &f, page_bytes, end_us, d));
     if (f.stream != l->n_asked || (f.type != FRAME_PAGE && f.type != FRAME_MISS)) {
         FAIL(d, FATHOM_EFORMAT, "a frame of type %d answers what nobody asked", (int)f.type);
     }
-    *verdict = TIER_BAD_TRUNCATED;
-    if (f.type == FRAME_MISS) return FATHOM_OK;
+    if (f.type == FRAME_MISS) {
+        TRY(l->link->ops->receive(l->link, busy, sizeof busy, end_us, d));
+        *sum = (uint64_t)number_read(busy) * 1000;
+        *verdict = TIER_NOT_YET;
+        return FATHOM_OK;
+    }
     TRY(l->link->ops->receive(l->link, &h, sizeof h, end_us, d));
     TRY(l->link->ops->receive(l->link, page, page_bytes, end_us, d));
     *verdict = tier_record_judge(&h, &l->owner, page_bytes, name, page);
@@ -123,7 +127,7 @@ static enum tier_verdict read_page(struct page_source *base, unsigned worker, ui
         again = l->link != NULL;
         fathom_err err = l->link ? FATHOM_OK : connect_lane(p, peer, l, &cause);
         if (!err) err = pull(p, l, name, page, sum, &verdict, &cause);
-        if (!err && verdict != TIER_GOOD && verdict != TIER_BAD_TRUNCATED) {
+        if (!err && verdict != TIER_GOOD && verdict != TIER_NOT_YET) {
             (void)diag_fail(&cause, FATHOM_EFORMAT, "a record was not taken: %s",
                             tier_verdict_name(verdict));
             note_failure(peer, cause.text);

@@ -18,8 +18,7 @@ enum {
     PEER_HOST_BYTES = 256,
     PEER_DIAL_US = 1000000,
     PEER_GREETING_US = 2000000,
-    PEER_PAGE_US = 2000000, /* for a record, beyond what it may be waited for there */
-    PEER_WAIT_MS = 1800,    /* for one that is on its way to memory there */
+    PEER_PAGE_US = 2000000, /* for a record */
     PEER_FIND_US = 100000,
     PEER_DOWN_US = 1000000,
 };

@@ -11,7 +11,6 @@
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/assert.h"
@@ -44,60 +43,25 @@ struct page_service {
     bool has_acceptor;
     struct place places[SERVICE_LINKS_MAX];
     atomic_uint_fast64_t logged_us; /* when a connection was last refused in the log */
-    pthread_mutex_t lock;           /* of what follows */
-    pthread_cond_t came;
-    uint64_t n_put;
-    bool stopped;
+    atomic_uint busy_ms;
 };
-
-static void note_put(void *arg)
-{
-    struct page_service *s = arg;
-    pthread_mutex_lock(&s->lock);
-    s->n_put++;
-    pthread_cond_broadcast(&s->came);
-    pthread_mutex_unlock(&s->lock);
-}
-
-static struct timespec time_at(uint64_t us)
-{
-    return (struct timespec){.tv_sec = (time_t)(us / 1000000),
-                             .tv_nsec = (long)(us % 1000000) * 1000};
-}
-
-/* The record, if it is there or comes within the time. */
-static bool wait_for_page(struct page_service *s, const struct page_want *w, struct shelf_page *out)
-{
-    const struct timespec end = time_at(clock_now_us() + (uint64_t)w->wait_ms * 1000);
-    bool late = false;
-    for (;;) {
-        pthread_mutex_lock(&s->lock);
-        uint64_t n_put = s->n_put;
-        late |= s->stopped;
-        pthread_mutex_unlock(&s->lock);
-        if (page_shelf_take(s->c.shelf, &w->name, out)) return true;
-        if (late) return false;
-        pthread_mutex_lock(&s->lock);
-        while (!late && s->n_put == n_put && !s->stopped) {
-            late = pthread_cond_timedwait(&s->came, &s->lock, &end) != 0;
-        }
-        pthread_mutex_unlock(&s->lock);
-    }
-}
 
 static fathom_err answer_want(struct place *p, const struct frame *f, fathom_diag *d)
 {
     struct page_service *s = p->service;
-    unsigned char body[WANT_BYTES];
-    struct page_want w;
+    unsigned char body[WANT_BYTES], busy[MISS_BYTES];
+    struct tier_name name;
     struct shelf_page page;
     TRY(p->link->ops->receive(p->link, body, sizeof body, clock_now_us() + SERVICE_GREETING_US, d));
-    TRY(want_read(&w, body, d));
-    bool found = wait_for_page(s, &w, &page);
+    TRY(want_read(&name, body, d));
     uint64_t end_us = clock_now_us() + SERVICE_SEND_US;
-    if (!found) return link_send_frame(p->link, FRAME_MISS, f->stream, NULL, 0, end_us, d);
+    if (!page_shelf_take(s->c.shelf, &name, &page)) {
+        const struct link_part part = {busy, sizeof busy};
+        number_write(busy, atomic_load(&s->busy_ms));
+        return link_send_frame(p->link, FRAME_MISS, f->stream, &part, 1, end_us, d);
+    }
     struct tier_header h;
-    tier_header_fill(&h, &s->owner, s->c.self.page_bytes, 0, &w.name, page.sum);
+    tier_header_fill(&h, &s->owner, s->c.self.page_bytes, 0, &name, page.sum);
     const struct link_part parts[] = {{&h, sizeof h}, {page.page, s->c.self.page_bytes}};
     fathom_err err = link_send_frame(p->link, FRAME_PAGE, f->stream, parts, 2, end_us, d);
     page_shelf_give(s->c.shelf, page.place, err == FATHOM_OK);
@@ -204,19 +168,12 @@ fathom_err page_service_create(struct page_service **out, const struct page_serv
     *out = NULL;
     struct page_service *s = mem_calloc(1, sizeof *s);
     if (!s) FAIL(d, FATHOM_ENOMEM, "no memory for the service of pages");
-    pthread_condattr_t monotonic;
     fathom_err err = FATHOM_EIO;
     s->c = *c;
     s->owner = identity_key(&c->self.identity);
     s->fd = -1;
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_condattr_init(&monotonic);
-    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    pthread_cond_init(&s->came, &monotonic);
-    pthread_condattr_destroy(&monotonic);
     TRY_GOTO(tcp_link_listen(c->host, c->port, &s->fd, &s->port, d), fail);
-    page_shelf_on_put(c->shelf, note_put, s);
     s->has_acceptor = s->stop_fd >= 0 && pthread_create(&s->acceptor, NULL, accept_main, s) == 0;
     if (s->has_acceptor) {
         *out = s;
@@ -232,10 +189,6 @@ void page_service_destroy(struct page_service *s)
 {
     if (!s) return;
     const uint64_t one = 1;
-    pthread_mutex_lock(&s->lock);
-    s->stopped = true;
-    pthread_cond_broadcast(&s->came);
-    pthread_mutex_unlock(&s->lock);
     if (s->stop_fd >= 0 && write(s->stop_fd, &one, sizeof one) < 0) {
         LOG_WARN("kv", "the service of pages cannot be woken");
     }
@@ -243,15 +196,18 @@ void page_service_destroy(struct page_service *s)
     for (size_t i = 0; i < SERVICE_LINKS_MAX; i++) {
         if (atomic_load(&s->places[i].state) != PLACE_FREE) pthread_join(s->places[i].thread, NULL);
     }
-    page_shelf_on_put(s->c.shelf, NULL, NULL);
     if (s->fd >= 0) (void)close(s->fd);
     if (s->stop_fd >= 0) (void)close(s->stop_fd);
-    pthread_cond_destroy(&s->came);
-    pthread_mutex_destroy(&s->lock);
     mem_free(s);
 }
 
 uint16_t page_service_port(const struct page_service *s)
 {
     return s->port;
+}
+
+void page_service_note_busy(struct page_service *s, uint64_t us)
+{
+    const uint64_t ms = us / 1000;
+    atomic_store(&s->busy_ms, ms < UINT32_MAX ? (unsigned)ms : UINT32_MAX);
 }

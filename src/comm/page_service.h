@@ -19,7 +19,7 @@ enum {
 
 struct page_service_config {
     struct page_self self;
-    struct page_shelf *shelf; /* borrowed; on_put is the service's */
+    struct page_shelf *shelf; /* borrowed */
     const char *host;         /* address to listen on */
     uint16_t port;            /* 0: any free one */
 };
@@ -30,6 +30,10 @@ struct page_service_config {
 fathom_err page_service_create(struct page_service **out, const struct page_service_config *c,
                                fathom_diag *d);
 void page_service_destroy(struct page_service *s); /* accepts NULL; ends all connections */
+
+/* page_service_note_busy - the prompts that there are now take so long; told to who asks for a
+ * record that is not there. From any thread. */
+void page_service_note_busy(struct page_service *s, uint64_t us);
 
 /* page_service_port - that it listens on */
 uint16_t page_service_port(const struct page_service *s);

@@ -146,6 +146,18 @@ static void check(const fathom_engine *e)
 
 /* ---- the step ------------------------------------------------------------------------------- */
 
+/* Tells who waits for a page of a prompt how long all prompts take; a guess where none has been
+ * computed yet. */
+static void note_busy(fathom_engine *e)
+{
+    enum { UNKNOWN_US = 5000000 };
+    const struct admission_load load = {e->stats.n_running + e->stats.n_waiting,
+                                        e->stats.n_backlog_token, clock_now_us()};
+    uint64_t us = admission_first_token_us(&e->admission, &e->rates, &load, 1);
+    if (us == 0 && load.n_backlog_token > 0) us = UNKNOWN_US;
+    page_exchange_note_busy(offload_exchange(e->offload), us);
+}
+
 static void publish(fathom_engine *e, struct sequence *const *sequences, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -174,6 +186,7 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
     e->stats.n_prefix_hit_token = totals->n_hit_token;
     e->stats.n_page_cached = page_pool_n_cached(e->pool);
     offload_fill_stats(e->offload, e->prefix, &e->stats.tiers);
+    note_busy(e);
     mailbox_set_rates(e->mailbox, &e->rates);
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
 }
@@ -508,7 +521,7 @@ static uint64_t run_step(fathom_engine *e)
     if (err == FATHOM_OK && any) err = make_drafts(e);
     mem_forbid(forbidden);
     if (err != FATHOM_OK) fail_engine(e, err);
-    if (err != FATHOM_OK || !any) return err ? 0 : SCHED_FETCH_POLL_US;
+    if (err != FATHOM_OK || !any) return err ? 0 : sched_fetch_poll_us(e->sched);
     end_step(e);
     return 0;
 }

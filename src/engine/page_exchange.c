@@ -152,6 +152,11 @@ uint64_t page_exchange_n_sent(const struct page_exchange *x)
     return x ? page_shelf_n_sent(x->shelf) : 0;
 }
 
+void page_exchange_note_busy(struct page_exchange *x, uint64_t us)
+{
+    if (x && x->service) page_service_note_busy(x->service, us);
+}
+
 /* ---- requests ---- */
 
 /* Whole pages of a prompt that a request may go on from. */

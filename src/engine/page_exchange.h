@@ -48,6 +48,9 @@ uint64_t page_exchange_n_sent(const struct page_exchange *x);
 /* page_exchange_tell - its member pages */
 void page_exchange_tell(const struct page_exchange *x, fathom_info *out);
 
+/* page_exchange_note_busy - page_service_note_busy */
+void page_exchange_note_busy(struct page_exchange *x, uint64_t us);
+
 /* page_exchange_choose - who may have the pages of a request that is about to be submitted, and
  * whether it lends its own: fills has_peer to lend_us. From any thread.
  *

@@ -29,8 +29,6 @@ struct page_shelf {
     struct item *items; /* [n_place] */
     uint32_t *buckets;  /* [mask + 1] */
     uint64_t n_sent;
-    void (*on_put)(void *arg);
-    void *arg;
 };
 
 fathom_err page_shelf_create(struct page_shelf **out, uint32_t n_place)
@@ -63,14 +61,6 @@ void page_shelf_destroy(struct page_shelf *s)
     mem_free(s);
 }
 
-void page_shelf_on_put(struct page_shelf *s, void (*fn)(void *arg), void *arg)
-{
-    pthread_mutex_lock(&s->lock);
-    s->on_put = fn;
-    s->arg = arg;
-    pthread_mutex_unlock(&s->lock);
-}
-
 static uint32_t *bucket_of(struct page_shelf *s, const struct hash128 *key)
 {
     return &s->buckets[key->lo & s->mask];
@@ -92,10 +82,7 @@ void page_shelf_put(struct page_shelf *s, uint32_t place, const struct tier_name
     uint32_t *bucket = bucket_of(s, &name->key);
     s->items[place] = (struct item){.name = name, .page = page, .sum = sum, .next = *bucket};
     *bucket = place;
-    void (*on_put)(void *arg) = s->on_put;
-    void *arg = s->arg;
     pthread_mutex_unlock(&s->lock);
-    if (on_put) on_put(arg);
 }
 
 bool page_shelf_remove(struct page_shelf *s, uint32_t place)

@@ -21,9 +21,6 @@ struct page_shelf;
 fathom_err page_shelf_create(struct page_shelf **out, uint32_t n_place);
 void page_shelf_destroy(struct page_shelf *s);
 
-/* page_shelf_on_put - call fn(arg) after each put, without the shelf's lock; before the first */
-void page_shelf_on_put(struct page_shelf *s, void (*fn)(void *arg), void *arg);
-
 /* page_shelf_put - a place holds a record; name and page stay as they are until it is removed */
 void page_shelf_put(struct page_shelf *s, uint32_t place, const struct tier_name *name,
                     const void *page, uint64_t sum);

@@ -19,7 +19,8 @@ struct page_source_ops {
      *
      *   place  where it lies, as the source counts places
      *   page   [direct_round(page_bytes)], aligned to DIRECT_ALIGN
-     *   sum    of the page, when it is GOOD
+     *   sum    of the page, when it is GOOD. When it is NOT_YET: how many us the server needs for
+     *          the prompts that it has now, as far as it knows
      *   d      names a fault
      * Returns  GOOD, or why the record is not taken. */
     enum tier_verdict (*read)(struct page_source *s, unsigned worker, uint32_t place,

@@ -31,7 +31,8 @@ struct tier_job {
     const struct tier_name *name; /* what is written, or has to be found; lives until it is done */
     void *page;                   /* likewise; aligned to DIRECT_ALIGN, and room up to it */
     uint64_t sum;                 /* hash_checksum of the page: given to a write and a check,
-                                     told by a read, a pull and a sum */
+                                     told by a read, a pull and a sum. Of a pull that is NOT_YET:
+                                     page_source_ops.read */
     enum tier_verdict verdict;    /* of a job that is done. A write is GOOD, BAD_IO, BAD_TRUNCATED:
                                      there is no room, or BAD_CHECKSUM: nothing is written. A check
                                      is GOOD or BAD_CHECKSUM, a sum GOOD */

@@ -31,7 +31,8 @@ enum tier_verdict {
     TIER_BAD_NUMERICS,  /* of another version, backend or precision */
     TIER_BAD_LAYOUT,    /* of another cache type, other layers or ranks */
     TIER_BAD_TOKENS,    /* of other tokens than asked for */
-    TIER_VERDICT_COUNT
+    TIER_VERDICT_COUNT,
+    TIER_NOT_YET = TIER_VERDICT_COUNT, /* of other servers alone: no fault, it is not there */
 };
 
 /* tier_verdict_name - "checksum"

@@ -62,9 +62,20 @@
 #define CHECKED_US 5000000 /* a page that was summed so lately need not be checked again */
 
 enum { READS_MAX = 48, WRITES_MAX = 16, CHECKS_MAX = 64, SUMS_MAX = 64 };
-enum { LOST_MAX = 64 }; /* pulls that found nothing, and who asked has not heard */
+enum { PULLS_MAX = 64, AGAIN_LEAST_US = 2000 };
 static_assert(2 * READS_MAX + WRITES_MAX + CHECKS_MAX + SUMS_MAX <= TIER_JOBS_MAX,
               "jobs under way");
+
+/* A pull that has not got a record. LOST: who asked has not heard. Otherwise the server does not
+ * have the record yet: one is asked for again at again_us, after an eighth of the time that it has been
+ * lacking, and when it comes all is forgotten. */
+struct lacking {
+    bool is_set;
+    bool lost;
+    uint64_t pull;
+    uint64_t since_us, again_us;
+    uint64_t until_us; /* it may be busy, by what it has said */
+};
 
 /* What a page of a fetch took lately. */
 struct pace {
@@ -85,9 +96,9 @@ struct tiers {
     uint32_t n_touched; /* places of memory that the system has provided */
     uint32_t n_reading, n_writing, n_checking, n_summing; /* jobs under way */
     uint32_t n_pulling;                                   /* likewise */
-    uint64_t lost[LOST_MAX];                              /* pulls, the latest n_lost in a ring */
-    uint32_t n_lost;
-    uint32_t n_fault;            /* writes that failed since one did not */
+    struct lacking lacking[PULLS_MAX];                    /* a ring of the latest */
+    uint32_t n_lacking;                                   /* ever */
+    uint32_t n_fault;                                     /* writes that failed since one did not */
     uint32_t step_pages, n_left; /* copies of a step, and those left of this one's */
     uint64_t order;
     uint64_t now_us;
@@ -174,12 +185,57 @@ bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us)
     return true;
 }
 
+/* What is known of a pull; NULL: nothing stands against it. */
+static const struct lacking *lacking_of(const struct tiers *t, uint64_t pull)
+{
+    for (uint32_t k = 0; k < PULLS_MAX && k < t->n_lacking; k++) {
+        if (t->lacking[k].is_set && t->lacking[k].pull == pull) return &t->lacking[k];
+    }
+    return NULL;
+}
+
 static bool is_lost(const struct tiers *t, uint64_t pull)
 {
-    for (uint32_t k = 0; k < LOST_MAX && k < t->n_lost; k++) {
-        if (t->lost[k] == pull) return true;
+    const struct lacking *l = lacking_of(t, pull);
+    return l && l->lost;
+}
+
+/* The same, made if there is none. */
+static struct lacking *lacks(struct tiers *t, uint64_t pull)
+{
+    const struct lacking *known = lacking_of(t, pull);
+    if (known) return &t->lacking[known - t->lacking];
+    struct lacking *l = &t->lacking[t->n_lacking++ % PULLS_MAX];
+    *l = (struct lacking){.is_set = true, .pull = pull, .since_us = t->now_us};
+    return l;
+}
+
+static void has_come(struct tiers *t, uint64_t pull)
+{
+    const struct lacking *l = lacking_of(t, pull);
+    if (l && !l->lost) t->lacking[l - t->lacking].is_set = false;
+}
+
+uint64_t tiers_pull_until_us(const struct tiers *t, uint64_t pull)
+{
+    const struct lacking *l = lacking_of(t, pull);
+    return l ? l->until_us : 0;
+}
+
+bool tiers_pulls_again(const struct tiers *t)
+{
+    for (uint32_t k = 0; k < PULLS_MAX && k < t->n_lacking; k++) {
+        const struct lacking *l = &t->lacking[k];
+        if (l->is_set && !l->lost && t->now_us < l->again_us + TIERS_AGAIN_US) return true;
     }
     return false;
+}
+
+void tiers_give_up(struct tiers *t, uint64_t pull)
+{
+    struct lacking *l = lacks(t, pull);
+    t->stats.n_pull_lost += !l->lost;
+    l->lost = true;
 }
 
 /* ---- memory is given up ---- */
@@ -433,13 +489,21 @@ static void end_pull(struct tiers *t, const struct tier_job *job)
     struct tier_entry *e = &t->table.entries[job->entry];
     ASSERT(e->ram_state == RAM_READING && e->pulled && t->n_pulling > 0);
     t->n_pulling--;
+    if (job->verdict == TIER_NOT_YET) {
+        struct lacking *l = lacks(t, job->pull);
+        uint64_t pause_us = (t->now_us - l->since_us) / 8;
+        if (pause_us < AGAIN_LEAST_US) pause_us = AGAIN_LEAST_US;
+        l->again_us = t->now_us + (pause_us < TIERS_AGAIN_US ? pause_us : TIERS_AGAIN_US);
+        if (l->until_us < t->now_us + 2 * job->sum) l->until_us = t->now_us + 2 * job->sum;
+    } else if (job->verdict != TIER_GOOD) {
+        tiers_give_up(t, job->pull);
+    }
     if (job->verdict != TIER_GOOD) {
-        t->stats.n_pull_lost++;
-        if (!is_lost(t, job->pull)) t->lost[t->n_lost++ % LOST_MAX] = job->pull;
         give_ram(t, e);
         tier_table_tidy(&t->table, job->entry);
         return;
     }
+    has_come(t, job->pull);
     t->stats.n_pulled++;
     e->pulled = false;
     e->ram_state = RAM_READY;
@@ -687,7 +751,8 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
     if (t->fault) return TIER_GONE;
     if (i == TIER_NONE) {
         if (!peer || is_lost(t, peer->pull)) return TIER_GONE;
-        (void)start_pull(t, name, peer);
+        const struct lacking *l = lacking_of(t, peer->pull);
+        if (!l || t->now_us >= l->again_us) (void)start_pull(t, name, peer);
         return TIER_WAIT;
     }
     struct tier_entry *e = &t->table.entries[i];
@@ -718,7 +783,7 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
 bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer)
 {
     uint32_t i = tier_table_search(&t->table, &name->key);
-    if (i == TIER_NONE) return peer && !is_lost(t, peer->pull) && start_pull(t, name, peer);
+    if (i == TIER_NONE) return peer && !lacking_of(t, peer->pull) && start_pull(t, name, peer);
     const struct tier_entry *e = &t->table.entries[i];
     if (e->ram_state == RAM_NONE) return start_read(t, i, name);
     return is_checked(t, e) || start_check(t, i);

@@ -109,8 +109,8 @@ enum tier_answer {
 /* Another server that may have records which are nowhere here. */
 struct tier_peer {
     uint32_t place; /* as its page_source counts them */
-    uint64_t pull;  /* who asks, and nobody else ever: once a record could not be had, no other one
-                       is asked for under this number */
+    uint64_t pull; /* who asks, and nobody else ever: once that has failed, no other record is asked
+                       for under this number. One that is not there yet is asked for again */
 };
 
 /* tiers_restore - the record into a page of the device
@@ -123,6 +123,14 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
  *
  * Returns  false when it is nowhere, or no more can be begun now. */
 bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer);
+
+/* tiers_pull_until_us - until then the server of a pull may compute the prompts that it had when it
+ * was last asked, if it needs twice as long as it said; 0: it said nothing.
+ * tiers_pulls_again - records will be asked for again, in TIERS_AGAIN_US at most.
+ * tiers_give_up - no more of them are asked for, and one is lost */
+uint64_t tiers_pull_until_us(const struct tiers *t, uint64_t pull);
+bool tiers_pulls_again(const struct tiers *t);
+void tiers_give_up(struct tiers *t, uint64_t pull);
 
 /* tiers_lease - memory of the record is given up after that of all without a lease, until it has
  * been sent to another server, or until_us
@@ -140,7 +148,11 @@ bool tiers_pay(const struct tiers *t, uint32_t n_page, uint32_t n_disk);
 /* tiers_patience_us - how long to wait for n pages: as long as computing them takes, and at least a
  * second; five seconds while that time is unknown */
 uint64_t tiers_patience_us(const struct tiers *t, uint32_t n_page);
-enum { TIERS_STALL_US = 2000000 }; /* without one page more: nobody waits longer */
+enum {
+    TIERS_STALL_US = 2000000
+}; /* without one page more: nobody waits longer, but for a server
+                                      that says how long it is busy */
+enum { TIERS_AGAIN_US = 32000 };
 
 /* tiers_note_fetch - a fetch of n pages took so long; from_disk: some of them came from disk */
 void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t us);

@@ -99,11 +99,15 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
  *
  *   plan  filled. n_entry == 0 only when no request is live, or when every request that could run
  *         waits for pages from the tiers: plan again when some have come, or after
- *         SCHED_FETCH_POLL_US
+ *         sched_fetch_poll_us
  * Errors  never fails: shortage becomes waiting or preemption.
  * Cost    O(RUNNING + admitted), and O(1) a page; O(tokens found) for looking up. */
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
-enum { SCHED_FETCH_POLL_US = 100000 };
+enum { SCHED_FETCH_POLL_US = 100000, SCHED_AGAIN_POLL_US = 2000 };
+
+/* sched_fetch_poll_us - SCHED_FETCH_POLL_US; SCHED_AGAIN_POLL_US while another server has not got
+ * yet what it was asked for */
+uint64_t sched_fetch_poll_us(const struct sched *s);
 
 /* sched_plan_ahead - decide the step after the newest under way, before that one has drawn
  *

@@ -367,7 +367,7 @@ static bool has_room(const struct sched *s, const struct request *r, uint32_t n_
     return n_take + n_holding(s) <= page_pool_n_available(s->pool);
 }
 
-/* Without a page from a peer for TIERS_STALL_US it is over too. */
+/* Without a page from a peer for TIERS_STALL_US it is over too, or until tiers_pull_until_us. */
 #define PEER_PATIENCE_US 60000000
 
 /* Fills the pages that can be filled now; true when no more will be. */
@@ -384,8 +384,10 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
     uint64_t took_us = now_us - f->start_us;
     uint64_t patience_us = f->from_peer ? PEER_PATIENCE_US : 0;
     if (!f->from_peer) patience_us = tiers_patience_us(tiers, f->end - f->first);
-    bool late = took_us > patience_us || now_us - f->moved_us > TIERS_STALL_US;
+    bool is_busy = f->from_peer && now_us < tiers_pull_until_us(tiers, r->arrival);
+    bool late = took_us > patience_us || (now_us - f->moved_us > TIERS_STALL_US && !is_busy);
     if (r->fetch.failed || (got == PREFIX_FETCH_WAIT && !late)) return false;
+    if (f->from_peer && got == PREFIX_FETCH_WAIT) tiers_give_up(tiers, r->arrival);
     if (!f->from_peer) tiers_note_fetch(tiers, n_page, f->from_disk, took_us);
     r->fetch.failed = f->from_peer && r->needs_peer && got != PREFIX_FETCHED;
     return !r->fetch.failed;
@@ -635,6 +637,12 @@ uint32_t sched_n_flight(const struct sched *s)
 uint32_t sched_n_waiting(const struct sched *s)
 {
     return s->waiting.n;
+}
+
+uint64_t sched_fetch_poll_us(const struct sched *s)
+{
+    const struct tiers *tiers = s->prefix ? prefix_tiers(s->prefix) : NULL;
+    return tiers && tiers_pulls_again(tiers) ? SCHED_AGAIN_POLL_US : SCHED_FETCH_POLL_US;
 }
 
 uint32_t sched_n_fetching(const struct sched *s)

@@ -94,6 +94,34 @@ def moved(d):
     return total(d, "fathom_kv_pages_pulled_total"), total(d, "fathom_kv_pages_pull_lost_total")
 
 
+def check_both_at_once(one, p, d):
+    """A proxy asks both, and the first one has other prompts to compute before, for longer than a
+    server that says nothing is waited for: its pages come all the same."""
+    others = [threading.Thread(target=post, args=(p, body_of(300 + i, 600, max_tokens=1)))
+              for i in range(8)]
+    start = time.monotonic()
+    for t in others:
+        t.start()
+    wait_until(lambda: p.health()["waiting"] + p.health()["running"] >= 8)
+    body = body_of(310, 400)
+    first = threading.Thread(target=post, args=(p, {**body, "max_tokens": 1, "kv_transfer_params": {
+        "do_remote_decode": True, "do_remote_prefill": False, "transfer_id": "xfer-2"}}))
+    first.start()
+    pulled, lost = moved(d)
+    status, answer = post(d, {**body, "kv_transfer_params": {
+        "do_remote_decode": False, "do_remote_prefill": True, "transfer_id": "xfer-2",
+        "remote_bootstrap_addr": f"http://127.0.0.1:{pages_port(p)}"}})
+    took = time.monotonic() - start
+    for t in (*others, first):
+        t.join(HANG_S)
+    assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
+    usage = answer["usage"]
+    n_page = (usage["prompt_tokens"] - 1) // 64
+    assert moved(d) == (pulled + n_page, lost), (moved(d), pulled, n_page, lost, took)
+    assert usage["prompt_tokens_details"]["cached_tokens"] == 64 * n_page, usage
+    return took
+
+
 def check_pair():
     one, p, d = server(), server("kv_producer"), server("kv_consumer")
     expected = {}
@@ -147,6 +175,7 @@ def check_pair():
             "do_remote_decode": False, "do_remote_prefill": True, **where}})
         assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
         assert moved(d)[0] > n
+    assert check_both_at_once(one, p, d) > 2.5  # else the test shows nothing: give it more prompts
     # a server of no exchange says so
     status, answer = post(one, {**body, "kv_transfer_params": ask_first})
     assert status == 400 and "kv_producer" in json.dumps(answer), answer

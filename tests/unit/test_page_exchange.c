@@ -130,7 +130,7 @@ static void a_record_comes_as_it_lies_there(void **state)
     assert_int_equal(page_shelf_n_sent(w->shelf), 8);
     struct tier_name other = w->names[3]; /* the same key, another token */
     other.ids[5]++;
-    assert_int_equal(pull(w, &other, page), TIER_BAD_TRUNCATED);
+    assert_int_equal(pull(w, &other, page), TIER_NOT_YET);
     w->pages[2][77] ^= 1;
     assert_int_equal(pull(w, &w->names[2], page), TIER_BAD_CHECKSUM);
     assert_int_equal(pull(w, &w->names[4], page), TIER_GOOD);
@@ -189,10 +189,47 @@ static void tiers_have_records_from_a_peer(void **state)
     }
     assert_int_equal(restore(w, 3, NULL), TIER_RESTORED); /* it is here now */
     assert_int_equal(tiers_get_stats(w->tiers)->n_pulled, 8);
+    tiers_give_up(w->tiers, peer.pull);
     assert_int_equal(restore(w, 9, &peer), TIER_GONE);
     assert_int_equal(tiers_get_stats(w->tiers)->n_pull_lost, 1);
     const struct tier_name name = name_of(10); /* who has lost one asks for no other */
     assert_false(tiers_read_ahead(w->tiers, &name, &peer));
+}
+
+/* It is asked for again, less and less often, with no other one meanwhile; and the server says how
+ * long it may take. */
+static void a_record_that_is_not_there_yet_is_asked_for_again(void **state)
+{
+    struct world *w = *state;
+    const struct tier_peer peer = {.place = w->place, .pull = 12};
+    const struct tier_name name = name_of(3), next = name_of(4);
+    assert_true(page_shelf_remove(w->shelf, 3));
+    page_service_note_busy(w->service, 7000000);
+    uint64_t n_asked = 0;
+    for (int k = 0; k < 2000; k++) {
+        w->now_us += 1000;
+        tiers_begin_step(w->tiers, w->now_us, 0);
+        assert_int_equal(tiers_restore(w->tiers, &name, 0, &peer), TIER_WAIT);
+        if (tiers_find(w->tiers, &name.key) != TIER_NOWHERE) n_asked++;
+        for (int i = 0; tiers_find(w->tiers, &name.key) != TIER_NOWHERE && i < 100000; i++) {
+            clock_sleep_us(20);
+            tiers_begin_step(w->tiers, w->now_us, 0);
+        }
+        assert_true(tiers_pulls_again(w->tiers));
+        assert_false(tiers_read_ahead(w->tiers, &next, &peer));
+        tiers_check(w->tiers);
+    }
+    assert_in_range(n_asked, 80,
+                    92); /* every 2 ms, then after an eighth of the time, every 32 ms */
+    assert_in_range(tiers_pull_until_us(w->tiers, peer.pull), w->now_us + 14000000 - TIERS_AGAIN_US,
+                    w->now_us + 14000000);
+    assert_int_equal(tiers_pull_until_us(w->tiers, 13), 0);
+    assert_int_equal(tiers_get_stats(w->tiers)->n_pull_lost, 0);
+    page_shelf_put(w->shelf, 3, &w->names[3], w->pages[3], hash_checksum(w->pages[3], PAGE));
+    w->now_us += TIERS_AGAIN_US;
+    assert_int_equal(restore(w, 3, &peer), TIER_RESTORED);
+    assert_false(tiers_pulls_again(w->tiers));
+    assert_true(tiers_read_ahead(w->tiers, &next, &peer));
 }
 
 /* Memory of leased records is given up after that of others; once sent, or in time, it is not. */
@@ -248,6 +285,8 @@ int main(void)
                                         close_world),
         cmocka_unit_test_setup_teardown(what_is_read_keeps_its_memory, open_world, close_world),
         cmocka_unit_test_setup_teardown(tiers_have_records_from_a_peer, open_tiers, close_world),
+        cmocka_unit_test_setup_teardown(a_record_that_is_not_there_yet_is_asked_for_again,
+                                        open_tiers, close_world),
         cmocka_unit_test_setup_teardown(a_lease_keeps_memory_until_it_is_sent, open_world,
                                         close_world),
     };

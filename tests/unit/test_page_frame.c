@@ -39,7 +39,7 @@ static void each_type_has_its_bounds(void **state)
         {FRAME_READY, 0, 0},
         {FRAME_WANT, WANT_BYTES, WANT_BYTES},
         {FRAME_PAGE, sizeof(struct tier_header) + PAGE, sizeof(struct tier_header) + PAGE},
-        {FRAME_MISS, 0, 0},
+        {FRAME_MISS, MISS_BYTES, MISS_BYTES},
         {FRAME_FIND, 16, 16 * FRAME_KEYS_MAX},
         {FRAME_FOUND, 4, 4},
     };
@@ -102,16 +102,15 @@ static void a_question_names_a_whole_page(void **state)
 {
     (void)state;
     unsigned char bytes[WANT_BYTES];
-    struct page_want w = {.wait_ms = 5, .name = {.key = {1, 2}, .n_id = 64, .n_answer = 64}}, out;
-    want_write(bytes, &w);
+    struct tier_name name = {.key = {1, 2}, .n_id = 64, .n_answer = 64}, out;
+    want_write(bytes, &name);
     assert_int_equal(want_read(&out, bytes, NULL), FATHOM_OK);
-    assert_memory_equal(&out.name, &w.name, sizeof w.name);
-    for (int i = 0; i < 4; i++) {
-        struct page_want bad = w;
-        if (i == 0) bad.name.n_id = TIER_MAX_ID + 1;
-        if (i == 1) bad.name.n_id = 63;
-        if (i == 2) bad.name.n_answer = 65;
-        if (i == 3) bad.wait_ms = WANT_WAIT_MS_MAX + 1;
+    assert_memory_equal(&out, &name, sizeof name);
+    for (int i = 0; i < 3; i++) {
+        struct tier_name bad = name;
+        if (i == 0) bad.n_id = TIER_MAX_ID + 1;
+        if (i == 1) bad.n_id = 63;
+        if (i == 2) bad.n_answer = 65;
         want_write(bytes, &bad);
         assert_int_equal(want_read(&out, bytes, NULL), FATHOM_EFORMAT);
     }
