@@ -67,8 +67,8 @@ static_assert(2 * READS_MAX + WRITES_MAX + CHECKS_MAX + SUMS_MAX <= TIER_JOBS_MA
               "jobs under way");
 
 /* A pull that has not got a record. LOST: who asked has not heard. Otherwise the server does not
- * have the record yet: one is asked for again at again_us, after an eighth of the time that it has been
- * lacking, and when it comes all is forgotten. */
+ * have the record yet: one is asked for again at again_us, after an eighth of the time that it has
+ * been lacking, and when it comes all is forgotten. */
 struct lacking {
     bool is_set;
     bool lost;
