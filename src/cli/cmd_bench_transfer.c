@@ -5,7 +5,7 @@
 #include <unistd.h>
 
 #include "base/fail.h"
-#include "bench/page_transfer.h"
+#include "bench/transfer.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
 #include "cli/tls_files.h"

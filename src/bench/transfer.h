@@ -1,9 +1,9 @@
-/* page_transfer.h - records of pages from one server to another, without models
+/* transfer.h - records of pages from one server to another, without models
  *
  * The same threads, frames and checks as between servers: what a network and two machines can do.
  */
-#ifndef FATHOM_BENCH_PAGE_TRANSFER_H
-#define FATHOM_BENCH_PAGE_TRANSFER_H
+#ifndef FATHOM_BENCH_TRANSFER_H
+#define FATHOM_BENCH_TRANSFER_H
 
 #include "base/stream_pass.h"
 #include "fathom/err.h"
@@ -34,7 +34,7 @@ struct transfer_result {
 enum { TRANSFER_LANES_MAX = 8 };
 
 /* transfer_take - ask for records over n lanes at once, each judged as servers do, for so long
- * Errors  EIO: it cannot be reached, may not share, or a record was not whole; ENOMEM. */
+ * Errors  EIO: it cannot be reached, or a record was not whole; EMISMATCH: it may not share; ENOMEM. */
 fathom_err transfer_take(struct transfer_result *out, const struct transfer_options *o,
                          unsigned n_lane, uint64_t us, fathom_diag *d);
 

@@ -1,5 +1,5 @@
-/* page_transfer.c - see page_transfer.h */
-#include "bench/page_transfer.h"
+/* transfer.c - see transfer.h */
+#include "bench/transfer.h"
 
 #include <pthread.h>
 #include <string.h>
