@@ -67,12 +67,6 @@ struct bench_settings {
     int64_t prefix_repetition_num_prefixes;
     int64_t prefix_repetition_output_len;
 
-    bool listens;     /* of bench transfer, down to seconds */
-    const char *peer; /* NULL: this process */
-    int64_t page_bytes;
-    int64_t lanes;
-    double seconds;
-
     const char *backend;
     const char *base_url; /* NULL: from host and port */
     const char *host;

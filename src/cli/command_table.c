@@ -37,10 +37,6 @@ static const struct command_info commands[COMMAND_COUNT] = {
     [COMMAND_BENCH_REPORT] = {"bench report", "FILE... [options]",
                               "one page of charts and tables from results", false, 1,
                               STRING_LIST_MAX},
-    [COMMAND_BENCH_TRANSFER] = {"bench transfer", "[options]",
-                                "pages of the cache from one server to another: GB/s, on this "
-                                "machine or between two",
-                                false, 0, 0},
     [COMMAND_ROUTER] = {"router", "URL... [options]",
                         "one address for many servers: the one that has most of the prompt, "
                         "retries, and streams that go on when their server is lost",

@@ -18,9 +18,8 @@ enum {
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
-    EXCHANGE = PLANNED | ON(BENCH_TRANSFER),                      /* commands of pages of others */
-    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(BENCH_TRANSFER) | ON(ROUTER) | ON(PULL) |
-          ON(HEALTH) | ON(HELP) | ON(VERSION),
+    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HEALTH) |
+          ON(HELP) | ON(VERSION),
 };
 
 /* A row that works, that is accepted without effect, that is refused. */
@@ -180,9 +179,9 @@ const struct option option_table[] = {
      .field = FIELD(kv_transfer_config), USE},
     {"kv-ip", NULL, "HOST", "127.0.0.1",
      "address of this machine that other servers ask for pages at; kv_ip of the config goes first",
-     .kind = OPTION_TEXT, .group = GROUP_MEMORY, .commands = EXCHANGE, .field = FIELD(kv_ip), USE},
+     .kind = OPTION_TEXT, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(kv_ip), USE},
     {"kv-port", NULL, "PORT", "5600", "and the port; 0: a free one; kv_port goes first",
-     .kind = OPTION_COUNT, .hi = 65535, .group = GROUP_MEMORY, .commands = EXCHANGE,
+     .kind = OPTION_COUNT, .hi = 65535, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(kv_port), USE},
     {"kv-peers", NULL, "HOST:PORT...", NULL,
      "servers that are asked for the pages of a prompt before it is computed, by their kv_port",
@@ -342,8 +341,8 @@ const struct option option_table[] = {
     {"pool-secret-file", NULL, "FILE", NULL,
      "a secret, at least 16 bytes, that servers and their router share: streams of other machines "
      "are then resumable here; without one those of this machine are",
-     .kind = OPTION_TEXT, .group = GROUP_SECURITY,
-     .commands = SERVE | ON(ROUTER) | ON(BENCH_TRANSFER), .field = FIELD(pool_secret_file), USE},
+     .kind = OPTION_TEXT, .group = GROUP_SECURITY, .commands = SERVE | ON(ROUTER),
+     .field = FIELD(pool_secret_file), USE},
 
     /* ---- logs ---- */
     {"log-level", "--uvicorn-log-level", "LEVEL", "info", "what the log on standard error says",
@@ -462,22 +461,6 @@ const struct option option_table[] = {
      "charts over concurrency are drawn once more up to each of these, where that shows more",
      .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(BENCH_REPORT),
      .field = BENCH(zoom), USE},
-    {"listen", NULL, NULL, NULL,
-     "give records at --kv-ip and --kv-port until Ctrl-C, for --peer of another machine",
-     .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(BENCH_TRANSFER),
-     .field = BENCH(listens), USE},
-    {"peer", NULL, "HOST:PORT", NULL, "who gives; none: this process itself", .kind = OPTION_TEXT,
-     .group = GROUP_COMMAND, .commands = ON(BENCH_TRANSFER), .field = BENCH(peer), USE},
-    {"page-bytes", NULL, "N", "3126784",
-     "of a record; the default is DeepSeek-V3.2's with an FP8 cache and its draft layer",
-     .kind = OPTION_COUNT, .lo = 1, .hi = 1 << 28, .group = GROUP_COMMAND,
-     .commands = ON(BENCH_TRANSFER), .field = BENCH(page_bytes), USE},
-    {"lanes", NULL, "N", "4", "connections at once: 1, 2, 4 and so on, up to N",
-     .kind = OPTION_COUNT, .lo = 1, .hi = 8, .group = GROUP_COMMAND, .commands = ON(BENCH_TRANSFER),
-     .field = BENCH(lanes), USE},
-    {"seconds", NULL, "S", "2", "for each number of lanes", .kind = OPTION_NUMBER, .lo = 0.01,
-     .hi = 3600, .group = GROUP_COMMAND, .commands = ON(BENCH_TRANSFER), .field = BENCH(seconds),
-     USE},
     {"concurrency", NULL, "LIST", NULL,
      "points with so many requests in flight, such as 1,2,4-8,10-100/10", .kind = OPTION_TEXT,
      .group = GROUP_COMMAND, .commands = ON(BENCH_SWEEP), .field = BENCH(concurrencies), USE},

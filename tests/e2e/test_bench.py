@@ -18,7 +18,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -353,41 +352,6 @@ class Latency(unittest.TestCase):
             self.assertAlmostEqual(value, want, places=5)
         for value, ours in ((runs[0], "min"), (runs[2], "median"), (runs[-1], "max")):
             self.assertAlmostEqual(1e3 * value, r["total_ms"][ours], places=2)
-
-
-class Transfer(unittest.TestCase):
-    def rows(self, *args):
-        lines, _ = bench("transfer", "--seconds", "0.1", *args)
-        return [[float(x) for x in line.split()] for line in lines.splitlines()[2:]]
-
-    def test_records_come_over_each_number_of_lanes(self):
-        rows = self.rows("--lanes", "3", "--page-bytes", "100000")
-        self.assertEqual([row[0] for row in rows], [1, 2, 3])
-        for _, n, rate, _, cpu in rows:
-            self.assertGreater(n, 0)
-            self.assertGreater(rate, 0)
-            self.assertGreater(cpu, 0)
-
-    def test_one_process_gives_to_another(self):
-        with subprocess.Popen([FATHOM, "bench", "transfer", "--listen", "--kv-port", "0",
-                               "--page-bytes", "50000"], stdout=subprocess.PIPE,
-                              stderr=subprocess.DEVNULL, text=True) as giver:
-            address = re.search(r"127\.0\.0\.1:\d+", giver.stdout.readline()).group()
-            self.assertEqual(len(self.rows("--peer", address, "--lanes", "1", "--page-bytes",
-                                           "50000")), 1)
-            _, said = bench("transfer", "--peer", address, "--page-bytes", "1", status=1)
-            self.assertIn("layout", said)
-            giver.send_signal(signal.SIGINT)
-            self.assertEqual(giver.wait(timeout=60), 0)
-        _, said = bench("transfer", "--peer", address, status=1)
-        self.assertIn(f"fathom: {address}: ", said)
-
-    def test_wrong_command_lines_are_one_line(self):
-        for args, needed in ((("--peer", "x"), "HOST:PORT"),
-                             (("--peer", "a:1", "--listen"), "one of both")):
-            _, said = bench("transfer", *args, status=1)
-            self.assertEqual(len(said.splitlines()), 1)
-            self.assertIn(needed, said)
 
 
 class Failures(unittest.TestCase):
