@@ -76,6 +76,7 @@ static void describe(struct page_hello *out, const struct page_self *self)
                                .page_tokens = KV_PAGE_TOKENS,
                                .has_secret = self->secret.is_set,
                                .any_numerics = self->any_numerics,
+                               .has_ucx = self->ucx != NULL,
                                .page_bytes = self->page_bytes,
                                .identity = self->identity};
     const uint64_t nonce[2] = {rng_entropy(), rng_entropy()};
@@ -154,8 +155,8 @@ static bool is_same(const unsigned char *a, const unsigned char *b)
     return differs == 0;
 }
 
-fathom_err page_greet(struct page_link *l, const struct page_self *self, struct page_hello *peer,
-                      uint64_t deadline_us, fathom_diag *d)
+static fathom_err greet(struct page_link *l, const struct page_self *self, struct page_hello *peer,
+                        uint64_t deadline_us, fathom_diag *d)
 {
     struct page_hello mine;
     unsigned char hello[HELLO_BYTES], welcome[HELLO_BYTES + MAC_BYTES], mac[MAC_BYTES];
@@ -176,8 +177,8 @@ fathom_err page_greet(struct page_link *l, const struct page_self *self, struct 
     return expect(l, FRAME_READY, NULL, 0, deadline_us, d);
 }
 
-fathom_err page_answer_greeting(struct page_link *l, const struct page_self *self,
-                                struct page_hello *peer, uint64_t deadline_us, fathom_diag *d)
+static fathom_err answer_greeting(struct page_link *l, const struct page_self *self,
+                                  struct page_hello *peer, uint64_t deadline_us, fathom_diag *d)
 {
     struct page_hello mine;
     unsigned char hello[HELLO_BYTES], welcome[HELLO_BYTES + MAC_BYTES];
@@ -203,4 +204,18 @@ fathom_err page_answer_greeting(struct page_link *l, const struct page_self *sel
         FAIL(d, err, "%s", why.text);
     }
     return link_send_frame(l, FRAME_READY, 0, NULL, 0, deadline_us, d);
+}
+
+fathom_err page_greet(struct page_link **l, const struct page_self *self, struct page_hello *peer,
+                      uint64_t deadline_us, fathom_diag *d)
+{
+    TRY(greet(*l, self, peer, deadline_us, d));
+    return self->ucx && peer->has_ucx ? ucx_link_over(l, self->ucx, deadline_us, d) : FATHOM_OK;
+}
+
+fathom_err page_answer_greeting(struct page_link **l, const struct page_self *self,
+                                struct page_hello *peer, uint64_t deadline_us, fathom_diag *d)
+{
+    TRY(answer_greeting(*l, self, peer, deadline_us, d));
+    return self->ucx && peer->has_ucx ? ucx_link_over(l, self->ucx, deadline_us, d) : FATHOM_OK;
 }

@@ -123,7 +123,7 @@ static fathom_err serve(struct place *p, fathom_diag *d)
 {
     struct page_hello peer;
     struct frame f;
-    TRY(page_answer_greeting(p->link, &p->service->c.self, &peer,
+    TRY(page_answer_greeting(&p->link, &p->service->c.self, &peer,
                              clock_now_us() + SERVICE_GREETING_US, d));
     LOG_DEBUG("kv", "pages: %s has connected", peer.id);
     for (;;) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """test_pd - a server that prefills and one that decodes, with the pilot
 
-    test_pd.py pair|faults|strangers|router|peers|long|time [N] PROGRAM
+    test_pd.py [--ucx] pair|faults|strangers|router|peers|long|time [N] PROGRAM
 
 pair: both dialects, 32 requests at once: every answer is one server's, and pages have moved.
 faults: killed and stopped servers, damage on the way, hostile clients, requests that leave.
@@ -10,6 +10,7 @@ router: fathom router with --prefill and --decode, in all four APIs.
 peers: --kv-peers.
 long: N requests while the server that prefills is killed and started anew.
 time: prints what N hand-overs take; tests nothing.
+--ucx: pages go by UCX; skips where it is not.
 """
 
 import atexit
@@ -35,6 +36,9 @@ FLAGS = ("--threads", "1", "--max-model-len", "2048", "--kv-cache-memory-bytes",
          "--max-num-batched-tokens", "512")
 
 
+TRANSPORT = []  # flags of servers that have to do with pages
+
+
 def text_of(seed, n_word):
     r = random.Random(seed)
     return " ".join(r.choice(WORDS) for _ in range(n_word))
@@ -43,7 +47,7 @@ def text_of(seed, n_word):
 def server(role=None, *flags, config=None, **more):
     if role:
         config = {"kv_connector": "NixlConnector", "kv_role": role, "kv_port": 0, **(config or {})}
-        flags = ("--kv-transfer-config", json.dumps(config), *flags)
+        flags = ("--kv-transfer-config", json.dumps(config), *TRANSPORT, *flags)
     return Server(*FLAGS, *flags, **more)
 
 
@@ -218,8 +222,20 @@ def stall(n, piece):
         time.sleep(1)
 
 
+def cut_greeted(n, piece):
+    return n >= GREETED
+
+
+def stall_greeted(n, piece):
+    while n >= GREETED:
+        time.sleep(1)
+
+
 def check_relays(one, p, d):
-    for seed, change in enumerate((flip, flip_header, flip_frame, cut, stall), 300):
+    changes = (flip, flip_header, flip_frame, cut, stall)
+    if TRANSPORT:  # the relay has no more than addresses of UCX
+        changes = (flip_frame, cut_greeted, stall_greeted)
+    for seed, change in enumerate(changes, 300):
         body = body_of(seed)
         params = {**prefill(p, body), "remote_port": Relay(pages_port(p), change).port}
         lost = moved(d)[1]
@@ -513,7 +529,19 @@ def tell_hand_over(n):
     print(f"{n_pulled / n:.0f} pages each, {n_lost:.0f} lost")
 
 
+def need_ucx(program):
+    args = ("bench", "transfer", "--kv-transport", "ucx", "--lanes", "1", "--seconds", "0.01")
+    done = subprocess.run([program, *args], capture_output=True, text=True, timeout=HANG_S)
+    if done.returncode != 0:
+        print("skipped:", done.stderr.strip())
+        sys.exit(77)
+
+
 if __name__ == "__main__":
+    if "--ucx" in sys.argv:
+        sys.argv.remove("--ucx")
+        need_ucx(sys.argv[-1])
+        TRANSPORT.extend(("--kv-transport", "ucx"))
     part = sys.argv.pop(1)
     number = int(sys.argv.pop(1)) if len(sys.argv) > 2 and sys.argv[1].isdigit() else 15
     take_program(sys.argv)

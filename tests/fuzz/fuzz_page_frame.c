@@ -61,11 +61,12 @@ static void greet(const uint8_t *data, size_t n)
     struct page_hello peer;
     for (int i = 0; i < 4; i++) {
         struct tape t = {{&tape_ops}, data, n};
+        struct page_link *l = &t.base;
         self.secret.is_set = i & 1;
         if (i & 2) {
-            (void)page_greet(&t.base, &self, &peer, 0, NULL);
+            (void)page_greet(&l, &self, &peer, 0, NULL);
         } else {
-            (void)page_answer_greeting(&t.base, &self, &peer, 0, NULL);
+            (void)page_answer_greeting(&l, &self, &peer, 0, NULL);
         }
     }
 }
