@@ -42,6 +42,13 @@ typedef enum fathom_kv { FATHOM_KV_AUTO, FATHOM_KV_F32, FATHOM_KV_BF16, FATHOM_K
 
 enum { FATHOM_DRAFT_MAX = 4 };
 
+/* What pages go by where both servers have it. */
+typedef enum fathom_transport {
+    FATHOM_TRANSPORT_TCP,
+    FATHOM_TRANSPORT_UCX,          /* fathom_open fails without its library */
+    FATHOM_TRANSPORT_UCX_IF_FOUND, /* TCP without it, and a line of the log says so */
+} fathom_transport;
+
 /* Pages that servers of one pool give each other (docs/pd.md). */
 typedef struct fathom_transfer {
     bool gives;       /* other servers may ask for pages: */
@@ -50,9 +57,10 @@ typedef struct fathom_transfer {
     bool takes;       /* requests may have their pages from other servers */
     bool has_secret;  /* without one, servers of this machine only */
     uint64_t secret[2];
-    bool any_numerics;        /* of servers that compute other bits too, if they agree */
-    const char *engine_id;    /* for messages: printable ASCII without blanks, below 64 bytes */
-    uint32_t n_lane;          /* connections to each server, 1 to 8; 0: 2 */
+    bool any_numerics;     /* of servers that compute other bits too, if they agree */
+    const char *engine_id; /* for messages: printable ASCII without blanks, below 64 bytes */
+    uint32_t n_lane;       /* connections to each server, 1 to 8; 0: 2 */
+    fathom_transport transport;
     uint32_t lease_s;         /* that pages which are lent are kept for; 0: 30 */
     const char *const *peers; /* [n_peer] "host:port": asked for the pages of every prompt */
     uint32_t n_peer;

@@ -116,6 +116,7 @@ fathom_err cmd_bench_kernels(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_serve(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_sweep(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_bench_transfer(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_report(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_health(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_pull(const struct invocation *v, fathom_diag *d);

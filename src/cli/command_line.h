@@ -121,6 +121,15 @@ struct bench_settings {
     const char *zoom;
 };
 
+/* What bench transfer is told. */
+struct transfer_bench_settings {
+    int64_t page_bytes;
+    int64_t lanes;      /* 0: 1, 2 and 4 */
+    double seconds;     /* a row */
+    const char *peer;   /* "host:port"; NULL: this process, over loopback */
+    const char *listen; /* likewise; NULL: it reads */
+};
+
 /* What the router is told. */
 struct router_settings {
     int64_t port;
@@ -169,6 +178,7 @@ struct settings {
     const char *kv_transfer_config; /* NULL: not given */
     const char *kv_ip;
     int64_t kv_port;
+    const char *kv_transport;
     struct string_list kv_peers;
     struct transfer_settings transfer; /* what these two say */
     const char *compilation_config;    /* NULL: not given */
@@ -240,6 +250,7 @@ struct settings {
     int64_t output_len;
     int64_t mixed_input_len; /* 0: no prompts beside decodes */
     bool skip_experts;
+    struct transfer_bench_settings transfer_bench;
     int64_t num_iters_warmup;
     int64_t num_iters;
     const char *output_json; /* NULL: none */

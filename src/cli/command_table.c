@@ -34,6 +34,8 @@ static const struct command_info commands[COMMAND_COUNT] = {
     [COMMAND_BENCH_SWEEP] = {"bench sweep", "[options]",
                              "the same over lists of concurrencies, rates and lengths", false, 0,
                              0},
+    [COMMAND_BENCH_TRANSFER] = {"bench transfer", "[options]",
+                                "time page records that go from server to server", false, 0, 0},
     [COMMAND_BENCH_REPORT] = {"bench report", "FILE... [options]",
                               "one page of charts and tables from results", false, 1,
                               STRING_LIST_MAX},

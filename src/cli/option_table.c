@@ -19,7 +19,7 @@ enum {
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
     ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HEALTH) |
-          ON(HELP) | ON(VERSION),
+          ON(BENCH_TRANSFER) | ON(HELP) | ON(VERSION),
 };
 
 /* A row that works, that is accepted without effect, that is refused. */
@@ -187,6 +187,11 @@ const struct option option_table[] = {
      "servers that are asked for the pages of a prompt before it is computed, by their kv_port",
      .kind = OPTION_LIST, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(kv_peers),
      USE},
+    {"kv-transport", NULL, "NAME", "auto",
+     "what pages go by between servers that both have it: ucx (RDMA; libucx0 has to be "
+     "installed) or tcp; auto: ucx where backends of the config names it and it is installed",
+     .kind = OPTION_CHOICE, .choices = "auto|tcp|ucx", .group = GROUP_MEMORY,
+     .commands = PLANNED | ON(BENCH_TRANSFER), .field = FIELD(kv_transport), USE},
     {"speculative-config", NULL, "JSON", NULL,
      "{\"method\": \"deepseek_mtp\", \"num_speculative_tokens\": N}: each step also computes up to "
      "N "
@@ -341,8 +346,8 @@ const struct option option_table[] = {
     {"pool-secret-file", NULL, "FILE", NULL,
      "a secret, at least 16 bytes, that servers and their router share: streams of other machines "
      "are then resumable here; without one those of this machine are",
-     .kind = OPTION_TEXT, .group = GROUP_SECURITY, .commands = SERVE | ON(ROUTER),
-     .field = FIELD(pool_secret_file), USE},
+     .kind = OPTION_TEXT, .group = GROUP_SECURITY,
+     .commands = SERVE | ON(ROUTER) | ON(BENCH_TRANSFER), .field = FIELD(pool_secret_file), USE},
 
     /* ---- logs ---- */
     {"log-level", "--uvicorn-log-level", "LEVEL", "info", "what the log on standard error says",
@@ -445,6 +450,23 @@ const struct option option_table[] = {
      "do not run the last batch once more, untimed, to count the experts that it hits",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(BENCH_LATENCY),
      .field = FIELD(skip_experts), USE},
+    {"page-bytes", NULL, "BYTES", "3126784",
+     "of a record: a page of 64 tokens as fathom plan prints it; the default is DeepSeek-V3.2's "
+     "with an FP8 cache and drafts",
+     .kind = OPTION_COUNT, .lo = 1, .hi = 1 << 30, .group = GROUP_COMMAND,
+     .commands = ON(BENCH_TRANSFER), .field = FIELD(transfer_bench.page_bytes), USE},
+    {"lanes", NULL, "N", "0", "connections that read at once; 0: 1, then 2, then 4",
+     .kind = OPTION_COUNT, .hi = 8, .group = GROUP_COMMAND, .commands = ON(BENCH_TRANSFER),
+     .field = FIELD(transfer_bench.lanes), USE},
+    {"seconds", NULL, "SECONDS", "2", "for each row", .kind = OPTION_NUMBER, .lo = 0.01, .hi = 3600,
+     .group = GROUP_COMMAND, .commands = ON(BENCH_TRANSFER), .field = FIELD(transfer_bench.seconds),
+     USE},
+    {"peer", NULL, "HOST:PORT", NULL, "read from the bench that listens there", .kind = OPTION_TEXT,
+     .group = GROUP_COMMAND, .commands = ON(BENCH_TRANSFER), .field = FIELD(transfer_bench.peer),
+     USE},
+    {"listen", NULL, "HOST:PORT", NULL, "give records to others until it is ended; read nothing",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(BENCH_TRANSFER),
+     .field = FIELD(transfer_bench.listen), USE},
     {"num-iters-warmup", NULL, "N", "3", "runs that are not counted", .kind = OPTION_COUNT,
      .hi = 1000, .group = GROUP_COMMAND, .commands = ON(BENCH_LATENCY) | ON(BENCH_KERNELS),
      .field = FIELD(num_iters_warmup), USE},

@@ -255,6 +255,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
         const struct transfer_given given = {.config = s->kv_transfer_config,
                                              .ip = s->kv_ip,
                                              .port = s->kv_port,
+                                             .transport = s->kv_transport,
                                              .peers = &s->kv_peers};
         TRY_GOTO(transfer_parse(&s->transfer, &given, d), done);
         if (s->transfer.is_set && !s->enable_prefix_caching) {

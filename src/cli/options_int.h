@@ -97,10 +97,12 @@ struct transfer_given {
     const char *config; /* JSON; NULL: not given */
     const char *ip;     /* this and the next one hold where config has no kv_ip, no kv_port */
     int64_t port;
+    const char *transport;           /* "tcp", "ucx", or "auto": what config says */
     const struct string_list *peers; /* "host:port"; outlives what is made of it */
 };
 
-/* transfer_parse - the values of --kv-transfer-config, --kv-ip, --kv-port and --kv-peers
+/* transfer_parse - the values of --kv-transfer-config, --kv-ip, --kv-port, --kv-transport and
+ * --kv-peers
  * Errors  EINVAL, EFORMAT: not JSON, no role, a key that is not known or has a value that it cannot
  * have; ENOMEM. */
 fathom_err transfer_parse(struct transfer_settings *out, const struct transfer_given *given,

@@ -24,8 +24,8 @@ static const char *const ignored[] = {"kv_buffer_device",
                                       "kv_connector_module_path",
                                       "enable_permute_local_kv",
                                       NULL};
-static const char *const ignored_extra[] = {
-    "use_ascend_direct", "prefill", "decode", "backends", "num_threads", "mooncake_protocol", NULL};
+static const char *const ignored_extra[] = {"use_ascend_direct", "prefill",           "decode",
+                                            "num_threads",       "mooncake_protocol", NULL};
 
 static bool is_among(const char *const *names, const char *name)
 {
@@ -67,6 +67,18 @@ static fathom_err read_choice(const char *key, const json_t *v, const char *cons
          choices[1], choices[2] ? " or " : "", choices[2] ? choices[2] : "");
 }
 
+/* What NIXL may use, by its names: UCX is the one that this program has too. */
+static fathom_err read_backends(struct transfer_settings *t, const json_t *v, fathom_diag *d)
+{
+    if (!json_is_array(v)) FAIL(d, FATHOM_EINVAL, OPTION ": backends has to be a list of names");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *name = json_string_value(json_array_get(v, i));
+        if (!name) FAIL(d, FATHOM_EINVAL, OPTION ": backends has to be a list of names");
+        if (strcmp(name, "UCX") == 0) t->options.transport = FATHOM_TRANSPORT_UCX_IF_FOUND;
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err read_extra(struct transfer_settings *t, json_t *extra, fathom_diag *d)
 {
     static const char *const numerics[] = {"equal", "compatible", "any", NULL};
@@ -84,13 +96,15 @@ static fathom_err read_extra(struct transfer_settings *t, json_t *extra, fathom_
         } else if (strcmp(key, "num_workers") == 0) {
             TRY(read_number(key, v, 1, LANES_MAX, &n, d));
             t->options.n_lane = (uint32_t)n;
+        } else if (strcmp(key, "backends") == 0) {
+            TRY(read_backends(t, v, d));
         } else if (strcmp(key, "numerics") == 0) {
             TRY(read_choice(key, v, numerics, &i, d));
             t->options.any_numerics = i > 0;
         } else if (!is_among(ignored_extra, key)) {
             FAIL(d, FATHOM_EINVAL,
                  OPTION ": kv_connector_extra_config.%.40s is not known; there "
-                        "are kv_lease_duration, num_workers and numerics",
+                        "are kv_lease_duration, num_workers, backends and numerics",
                  key);
         }
     }
@@ -181,6 +195,8 @@ fathom_err transfer_parse(struct transfer_settings *out, const struct transfer_g
     } else {
         out->options.takes = true;
     }
+    if (strcmp(given->transport, "tcp") == 0) out->options.transport = FATHOM_TRANSPORT_TCP;
+    if (strcmp(given->transport, "ucx") == 0) out->options.transport = FATHOM_TRANSPORT_UCX;
     out->options.peers = peers->items;
     out->options.n_peer = (uint32_t)peers->n;
     return err;

@@ -83,7 +83,8 @@ void hello_write(unsigned char out[HELLO_BYTES], const struct page_hello *h)
     put(out, h->version, 4);
     put(out + 4, h->layout, 4);
     put(out + 8, h->page_tokens, 4);
-    put(out + 12, (uint64_t)h->has_secret | (uint64_t)h->any_numerics << 1, 4);
+    put(out + 12,
+        (uint64_t)h->has_secret | (uint64_t)h->any_numerics << 1 | (uint64_t)h->has_ucx << 2, 4);
     put(out + 16, h->page_bytes, 8);
     unsigned char *at = out + 24;
     memcpy(at, h->identity.model.bytes, 32);
@@ -102,6 +103,7 @@ fathom_err hello_read(struct page_hello *out, const unsigned char bytes[HELLO_BY
                                .page_tokens = (uint32_t)get(bytes + 8, 4),
                                .has_secret = flags & 1,
                                .any_numerics = flags >> 1 & 1,
+                               .has_ucx = flags >> 2 & 1,
                                .page_bytes = get(bytes + 16, 8)};
     const unsigned char *at = bytes + 24;
     memcpy(out->identity.model.bytes, at, 32);

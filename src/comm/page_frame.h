@@ -11,7 +11,8 @@
  *   WANT   the name of a record              PAGE: header and page; or MISS
  *   FIND   keys of a prompt's pages          FOUND: how many of the first it has
  *
- * An answer carries the stream number of what it answers. `flags` is 0 in this version.
+ * Where both have UCX, what comes behind READY goes by it. An answer carries the stream number of
+ * what it answers. `flags` is 0 in this version.
  */
 #ifndef FATHOM_COMM_PAGE_FRAME_H
 #define FATHOM_COMM_PAGE_FRAME_H
@@ -70,6 +71,7 @@ struct page_hello {
     uint32_t page_tokens;
     bool has_secret;
     bool any_numerics; /* records of other numerics are welcome */
+    bool has_ucx;
     uint64_t page_bytes;
     struct identity identity;
     unsigned char nonce[FRAME_NONCE_BYTES];

@@ -82,6 +82,7 @@ static void describe(struct page_hello *out, const struct page_self *self)
                                .page_tokens = KV_PAGE_TOKENS,
                                .has_secret = self->secret.is_set,
                                .any_numerics = self->any_numerics,
+                               .has_ucx = self->ucx != NULL,
                                .page_bytes = self->page_bytes,
                                .identity = self->identity};
     const uint64_t nonce[2] = {rng_entropy(), rng_entropy()};
@@ -160,8 +161,8 @@ static bool is_same(const unsigned char *a, const unsigned char *b)
     return differs == 0;
 }
 
-fathom_err page_greet(struct page_link *l, const struct page_self *self, struct page_hello *peer,
-                      uint64_t deadline_us, fathom_diag *d)
+static fathom_err greet(struct page_link *l, const struct page_self *self, struct page_hello *peer,
+                        uint64_t deadline_us, fathom_diag *d)
 {
     struct page_hello mine;
     unsigned char hello[HELLO_BYTES], welcome[HELLO_BYTES + MAC_BYTES], mac[MAC_BYTES];
@@ -182,9 +183,9 @@ fathom_err page_greet(struct page_link *l, const struct page_self *self, struct 
     return expect(l, FRAME_READY, NULL, 0, deadline_us, d);
 }
 
-fathom_err page_answer_greeting(struct page_link *l, const unsigned char magic[FRAME_MAGIC_BYTES],
-                                const struct page_self *self, struct page_hello *peer,
-                                uint64_t deadline_us, fathom_diag *d)
+static fathom_err answer_greeting(struct page_link *l, const unsigned char magic[FRAME_MAGIC_BYTES],
+                                  const struct page_self *self, struct page_hello *peer,
+                                  uint64_t deadline_us, fathom_diag *d)
 {
     struct page_hello mine;
     struct frame first;
@@ -216,4 +217,19 @@ fathom_err page_answer_greeting(struct page_link *l, const unsigned char magic[F
         FAIL(d, err, "%s", why.text);
     }
     return link_send_frame(l, FRAME_READY, 0, NULL, 0, deadline_us, d);
+}
+
+fathom_err page_greet(struct page_link **l, const struct page_self *self, struct page_hello *peer,
+                      uint64_t deadline_us, fathom_diag *d)
+{
+    TRY(greet(*l, self, peer, deadline_us, d));
+    return self->ucx && peer->has_ucx ? ucx_link_over(l, self->ucx, deadline_us, d) : FATHOM_OK;
+}
+
+fathom_err page_answer_greeting(struct page_link **l, const unsigned char magic[FRAME_MAGIC_BYTES],
+                                const struct page_self *self, struct page_hello *peer,
+                                uint64_t deadline_us, fathom_diag *d)
+{
+    TRY(answer_greeting(*l, magic, self, peer, deadline_us, d));
+    return self->ucx && peer->has_ucx ? ucx_link_over(l, self->ucx, deadline_us, d) : FATHOM_OK;
 }

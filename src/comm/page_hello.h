@@ -9,7 +9,7 @@
 
 #include "base/stream_pass.h"
 #include "comm/page_frame.h"
-#include "comm/page_link.h"
+#include "comm/ucx_link.h"
 
 /* What a server says of itself on every link. */
 struct page_self {
@@ -17,6 +17,7 @@ struct page_self {
     uint64_t page_bytes;
     struct pool_secret secret;
     bool any_numerics;
+    struct ucx *ucx;         /* borrowed; NULL: TCP alone */
     char id[FRAME_ID_BYTES]; /* of the engine: printable ASCII without blanks, " and \ */
 };
 
@@ -25,13 +26,14 @@ struct hash128 page_key_secret(const struct pool_secret *s);
 
 /* page_greet - of who has dialled; page_answer_greeting - of who was dialled
  *
+ *   l      one of TCP; becomes one of UCX where both have it
  *   magic  the first bytes that have come
  *   peer   what the other one says of itself
  * Errors  EMISMATCH: they may not share, and which of version, secret, model, numerics and layout
  *         differs; EFORMAT: it is no fathom; EIO. */
-fathom_err page_greet(struct page_link *l, const struct page_self *self, struct page_hello *peer,
+fathom_err page_greet(struct page_link **l, const struct page_self *self, struct page_hello *peer,
                       uint64_t deadline_us, fathom_diag *d);
-fathom_err page_answer_greeting(struct page_link *l, const unsigned char magic[FRAME_MAGIC_BYTES],
+fathom_err page_answer_greeting(struct page_link **l, const unsigned char magic[FRAME_MAGIC_BYTES],
                                 const struct page_self *self, struct page_hello *peer,
                                 uint64_t deadline_us, fathom_diag *d);
 

@@ -61,7 +61,7 @@ static fathom_err connect_lane(struct page_peers *p, struct peer *peer, struct l
     struct page_hello hello;
     uint64_t now_us = clock_now_us();
     TRY(tcp_link_dial(&l->link, peer->host, peer->port, now_us + PEER_DIAL_US, p->stop_fd, d));
-    fathom_err err = page_greet(l->link, &p->c.self, &hello, now_us + PEER_GREETING_US, d);
+    fathom_err err = page_greet(&l->link, &p->c.self, &hello, now_us + PEER_GREETING_US, d);
     if (err) {
         hang_up(l);
         return err;

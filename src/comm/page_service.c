@@ -94,7 +94,7 @@ static fathom_err serve(struct place *p, fathom_diag *d)
     struct frame f;
     TRY(p->link->ops->receive(p->link, begin, sizeof begin, end_us, d));
     if (page_query_is(begin)) return page_query_answer(p->link, self->id, end_us, d);
-    TRY(page_answer_greeting(p->link, begin, self, &peer, end_us, d));
+    TRY(page_answer_greeting(&p->link, begin, self, &peer, end_us, d));
     LOG_DEBUG("kv", "pages: %s has connected", peer.id);
     for (;;) {
         if (link_receive_frame(p->link, &f, 0, UINT64_MAX, NULL) != FATHOM_OK) return FATHOM_OK;

@@ -93,6 +93,22 @@ static fathom_err tcp_receive(struct page_link *base, void *to, size_t n, uint64
     return FATHOM_OK;
 }
 
+fathom_err tcp_link_wait(const struct page_link *base, int fd, uint64_t deadline_us, fathom_diag *d)
+{
+    const struct tcp_link *l = (const struct tcp_link *)base;
+    for (;;) {
+        struct pollfd p[3] = {{.fd = fd, .events = POLLIN},
+                              {.fd = l->fd, .events = POLLIN},
+                              {.fd = l->stop_fd, .events = POLLIN}};
+        int n = poll(p, l->stop_fd >= 0 ? 3 : 2, timeout_ms(deadline_us));
+        if (n < 0 && errno != EINTR) FAIL(d, FATHOM_EIO, "poll: %s", strerror(errno));
+        if (n > 0 && p[2].revents) FAIL(d, FATHOM_EIO, "it is being stopped");
+        if (n > 0 && p[0].revents) return FATHOM_OK;
+        if (n > 0) FAIL(d, FATHOM_EIO, "it has closed the connection");
+        if (n == 0 && clock_now_us() >= deadline_us) FAIL(d, FATHOM_EIO, "it took too long");
+    }
+}
+
 static bool tcp_is_near(const struct page_link *base)
 {
     return ((const struct tcp_link *)base)->near;

@@ -22,4 +22,9 @@ fathom_err tcp_link_listen(const char *host, uint16_t port, int *fd, uint16_t *o
  * passed over. */
 struct page_link *tcp_link_accept(int fd, int stop_fd);
 
+/* tcp_link_wait - until another descriptor can be read, on a link that nothing is to come over
+ *
+ * Errors  EIO: too late, stopped, or the other side has left. */
+fathom_err tcp_link_wait(const struct page_link *l, int fd, uint64_t deadline_us, fathom_diag *d);
+
 #endif

@@ -21,6 +21,7 @@ struct page_exchange {
     bool with_next;
     uint64_t lease_us;
     unsigned n_lane;
+    struct ucx *ucx; /* NULL: pages go by TCP */
     struct page_shelf *shelf;
     struct page_service *service; /* NULL: nothing is given */
     struct page_peers *peers;     /* NULL: nothing is taken */
@@ -48,6 +49,20 @@ static fathom_err add_peer(struct page_exchange *x, const char *address, fathom_
     return FATHOM_OK;
 }
 
+static fathom_err open_ucx(struct page_exchange *x, fathom_transport transport, fathom_diag *d)
+{
+    fathom_diag why = {{0}};
+    if (transport == FATHOM_TRANSPORT_TCP) return FATHOM_OK;
+    fathom_err err = ucx_open(&x->ucx, &why);
+    x->self.ucx = x->ucx;
+    if (err && transport == FATHOM_TRANSPORT_UCX_IF_FOUND) {
+        LOG_WARN("kv", "pages go by TCP: %s", why.text);
+        return FATHOM_OK;
+    }
+    if (err) FAIL(d, err, "%s", why.text);
+    return FATHOM_OK;
+}
+
 static fathom_err make(struct page_exchange *x, const struct exchange_config *c, fathom_diag *d)
 {
     const fathom_transfer *t = c->transfer;
@@ -59,8 +74,9 @@ static fathom_err make(struct page_exchange *x, const struct exchange_config *c,
         const struct page_service_config service = {
             .self = x->self, .shelf = x->shelf, .host = t->host, .port = t->port};
         TRY(page_service_create(&x->service, &service, d));
-        LOG_INFO("kv", "pages: engine=%s listens on %s port %u%s", x->self.id, t->host,
-                 page_service_port(x->service), t->has_secret ? "" : ", for this machine only");
+        LOG_INFO("kv", "pages: engine=%s listens on %s port %u%s%s", x->self.id, t->host,
+                 page_service_port(x->service), t->has_secret ? "" : ", for this machine only",
+                 x->ucx ? ", by UCX for those that have it" : "");
     }
     if (!t->takes && t->n_peer == 0) return FATHOM_OK;
     TRY(page_peers_create(&x->peers, &peers, d));
@@ -92,7 +108,8 @@ fathom_err page_exchange_create(struct page_exchange **out, const struct exchang
                  "pages of servers that compute other bits are taken: an answer may depend on "
                  "which server computed its prompt");
     }
-    fathom_err err = make(x, c, d);
+    fathom_err err = open_ucx(x, t->transport, d);
+    if (!err) err = make(x, c, d);
     if (err) {
         page_exchange_destroy(x);
         return err;
@@ -113,6 +130,7 @@ void page_exchange_destroy(struct page_exchange *x)
     if (!x) return;
     page_exchange_end(x);
     page_peers_destroy(x->peers);
+    ucx_close(x->ucx);
     page_shelf_destroy(x->shelf);
     mem_free(x);
 }

@@ -27,7 +27,7 @@ struct exchange_config {
 enum { EXCHANGE_MIN_PAGES = 2 };
 
 /* page_exchange_create - listens when it gives
- * Errors  EINVAL, EIO: the address; ENOMEM. */
+ * Errors  EINVAL, EIO: the address; ENOTFOUND, EIO: UCX; ENOMEM. */
 fathom_err page_exchange_create(struct page_exchange **out, const struct exchange_config *c,
                                 fathom_diag *d);
 /* page_exchange_end - nobody is given records any more; page_exchange_destroy frees it, with nobody

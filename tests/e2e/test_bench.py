@@ -326,10 +326,34 @@ class KnownTimes(unittest.TestCase):
                 (("sweep", "--port", port, "--concurrency", "0"), 1, "--concurrency"),
                 (("sweep", "--port", port), 1, "needs --concurrency or --request-rate"),
                 (("report",), 2, "fathom bench report FILE..."),
+                (("transfer", "--peer", "nowhere"), 1, "no HOST:PORT"),
+                (("transfer", "--peer", "127.0.0.1:1"), 1, "refused"),
+                (("transfer", "--peer", "a:1", "--listen", "b:1"), 1, "give one"),
                 (("report", "/nowhere.json"), 1, "/nowhere.json")):
             out, err = bench(*args, status=status)
             self.assertIn(part, err)
             self.assertNotIn("Result", out)
+
+
+class Transfer(unittest.TestCase):
+    def test_records_go_within_a_process_and_between_two(self):
+        args = ("--page-bytes", "100000", "--seconds", "0.05")
+        out, _ = bench("transfer", *args)
+        rows = [line.split() for line in out.splitlines()[2:]]
+        self.assertEqual([row[0] for row in rows], ["1", "2", "4"])
+        for row in rows:
+            self.assertTrue(int(row[1]) > 0 and float(row[2]) > 0 and float(row[4]) > 0, row)
+        giver = subprocess.Popen([FATHOM, "bench", "transfer", "--listen", "127.0.0.1:0", *args],
+                                 stdout=subprocess.PIPE, text=True)
+        try:
+            address = giver.stdout.readline().split()[1]
+            out, _ = bench("transfer", "--peer", address, "--lanes", "3", *args)
+            self.assertRegex(out, r"\n +3 +[1-9]\d* ")
+            out, err = bench("transfer", "--peer", address, "--page-bytes", "99", status=1)
+            self.assertIn("layout", err)
+        finally:
+            giver.terminate()
+            giver.communicate()
 
 
 class Latency(unittest.TestCase):

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """test_pd - a server that prefills and one that decodes, with the pilot
 
-    test_pd.py pair|faults|strangers|router|peers|long|cancels|time [N] PROGRAM
+    test_pd.py [--ucx] pair|faults|strangers|router|peers|long|cancels|time|pool [N] PROGRAM
 
 pair: both dialects, 32 requests at once: every answer is one server's, and pages have moved.
 faults: killed and stopped servers, damage on the way, hostile clients, requests that leave.
@@ -11,6 +11,8 @@ peers: --kv-peers.
 long: N requests while the server that prefills is killed and started anew.
 cancels: N requests that leave at any moment; both servers are as before.
 time: prints what N hand-overs take; tests nothing.
+pool: prints what N repeated prompts take, by where their pages are; tests nothing.
+--ucx: pages go by UCX; skips where it is not.
 """
 
 import atexit
@@ -36,6 +38,9 @@ FLAGS = ("--threads", "1", "--max-model-len", "2048", "--kv-cache-memory-bytes",
          "--max-num-batched-tokens", "512")
 
 
+TRANSPORT = []  # flags of servers that have to do with pages
+
+
 def text_of(seed, n_word):
     r = random.Random(seed)
     return " ".join(r.choice(WORDS) for _ in range(n_word))
@@ -44,7 +49,7 @@ def text_of(seed, n_word):
 def server(role=None, *flags, config=None, **more):
     if role:
         config = {"kv_connector": "NixlConnector", "kv_role": role, "kv_port": 0, **(config or {})}
-        flags = ("--kv-transfer-config", json.dumps(config), *flags)
+        flags = ("--kv-transfer-config", json.dumps(config), *TRANSPORT, *flags)
     return Server(*FLAGS, *flags, **more)
 
 
@@ -251,8 +256,20 @@ def stall(n, piece):
         time.sleep(1)
 
 
+def cut_greeted(n, piece):
+    return n >= GREETED
+
+
+def stall_greeted(n, piece):
+    while n >= GREETED:
+        time.sleep(1)
+
+
 def check_relays(one, p, d):
-    for seed, change in enumerate((flip, flip_header, flip_frame, cut, stall), 300):
+    changes = (flip, flip_header, flip_frame, cut, stall)
+    if TRANSPORT:  # the relay has no more than addresses of UCX
+        changes = (flip_frame, cut_greeted, stall_greeted)
+    for seed, change in enumerate(changes, 300):
         body = body_of(seed)
         params = {**prefill(p, body), "remote_port": Relay(pages_port(p), change).port}
         lost = moved(d)[1]
@@ -590,12 +607,66 @@ def tell_hand_over(n):
     print(f"{n_pulled / n:.0f} pages each, {n_lost:.0f} lost")
 
 
+def tell_pool(n):
+    """How long the first token of a repeated prompt of 3,000 tokens takes, by where its pages are. The
+    cache holds two of these prompts, so that each has left it before it is asked for again."""
+    def start(*flags):
+        return Server("--threads", "1", "--max-model-len", "3200", "--kv-cache-memory-bytes", "70M",
+                      "--max-num-batched-tokens", "512", *flags)
+
+    def tell(name, s):
+        times = []
+        for i in range(n):
+            ids = [1000 + i] + [300 + (7 * k + i) % 900 for k in range(1, 3000)]
+            begin = time.monotonic()
+            status, answer = post(s, {"prompt": ids, "max_tokens": 1, "temperature": 0})
+            times.append(1000 * (time.monotonic() - begin))
+            assert status == 200, answer
+            details = answer["usage"].get("prompt_tokens_details") or {"cached_tokens": 0}
+            assert (details["cached_tokens"] >= 2944) == (name != "computed"), (name, answer)
+        wait_until(lambda: total(s, "fathom_kv_tier_uncopied_pages") == 0)
+        times.sort()
+        print(f"{name}: median {times[n // 2]:.0f} ms, least {times[0]:.0f}", flush=True)
+
+    gives = ("--kv-transfer-config", '{"kv_role": "kv_both", "kv_port": 0}', *TRANSPORT,
+             "--kv-offload-ram", "1G")
+    a = start(*gives)
+    tell("computed", a)
+    tell("memory", a)
+    b = start(*gives, "--kv-peers", f"127.0.0.1:{pages_port(a)}")
+    tell("a peer", b)
+    a.stop()
+    b.stop()
+    with tempfile.TemporaryDirectory() as folder:
+        flags = ("--kv-offload-ram", "64M", "--kv-offload-dir", folder, "--kv-offload-dir-size", "1G")
+        s = start(*flags)
+        tell("computed", s)
+        s.stop()
+        s = start(*flags)
+        tell("disk", s)
+        s.stop()
+
+
+def need_ucx(program):
+    args = ("bench", "transfer", "--kv-transport", "ucx", "--lanes", "1", "--seconds", "0.01")
+    done = subprocess.run([program, *args], capture_output=True, text=True, timeout=HANG_S)
+    if done.returncode != 0:
+        print("skipped:", done.stderr.strip())
+        sys.exit(77)
+
+
 if __name__ == "__main__":
+    if "--ucx" in sys.argv:
+        sys.argv.remove("--ucx")
+        need_ucx(sys.argv[-1])
+        TRANSPORT.extend(("--kv-transport", "ucx"))
     part = sys.argv.pop(1)
     number = int(sys.argv.pop(1)) if len(sys.argv) > 2 and sys.argv[1].isdigit() else 15
     take_program(sys.argv)
     if part == "time":
         tell_hand_over(number)
+    elif part == "pool":
+        tell_pool(number)
     elif part == "long":
         check_long(number)
     elif part == "cancels":

@@ -62,16 +62,17 @@ static void greet(const uint8_t *data, size_t n)
     struct page_hello peer;
     for (int i = 0; i < 4; i++) {
         struct tape t = {{&tape_ops}, data, n};
+        struct page_link *l = &t.base;
         self.secret.is_set = i & 1;
         if (i & 2) {
-            (void)page_greet(&t.base, &self, &peer, 0, NULL);
+            (void)page_greet(&l, &self, &peer, 0, NULL);
         } else {
             unsigned char begin[FRAME_MAGIC_BYTES];
             if (tape_receive(&t.base, begin, sizeof begin, 0, NULL) != FATHOM_OK) continue;
             if (page_query_is(begin)) {
                 (void)page_query_answer(&t.base, self.id, 0, NULL);
             } else {
-                (void)page_answer_greeting(&t.base, begin, &self, &peer, 0, NULL);
+                (void)page_answer_greeting(&l, begin, &self, &peer, 0, NULL);
             }
         }
     }

@@ -203,7 +203,8 @@ static void commands_have_one_word_or_two(void **state)
     assert_int_equal(command_find(words, 2, &n_used), COMMAND_SERVE);
     assert_int_equal(n_used, 1);
     assert_int_equal(command_names(&names, "bench"), FATHOM_OK);
-    assert_string_equal(buf_str(&names), "latency, kernels, throughput, serve, sweep, report");
+    assert_string_equal(buf_str(&names),
+                        "latency, kernels, throughput, serve, sweep, transfer, report");
     buf_clear(&names);
     assert_int_equal(command_names(&names, "benc"), FATHOM_OK);
     assert_int_equal(names.len, 0);
@@ -402,6 +403,27 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_int_equal(r.s.transfer.options.port, 7000);
     assert_int_equal(r.s.transfer.options.n_lane, 3);
     assert_string_equal(r.s.transfer.host, "::1");
+    assert_int_equal(r.s.transfer.options.transport, FATHOM_TRANSPORT_TCP);
+    static const struct {
+        const char *flags;
+        fathom_transport transport;
+    } transports[] = {{"", FATHOM_TRANSPORT_UCX_IF_FOUND},
+                      {"--kv-transport tcp ", FATHOM_TRANSPORT_TCP},
+                      {"--kv-transport ucx ", FATHOM_TRANSPORT_UCX}};
+    for (int i = 0; i < 3; i++) {
+        char line[256];
+        (void)snprintf(line, sizeof line,
+                       "%s--kv-transfer-config {\"kv_role\":\"kv_both\","
+                       "\"kv_connector_extra_config\":{\"backends\":[\"GDS\",\"UCX\"]}}",
+                       transports[i].flags);
+        parse(&r, COMMAND_SERVE, line);
+        assert_int_equal(r.err, FATHOM_OK);
+        assert_int_equal(r.s.transfer.options.transport, transports[i].transport);
+    }
+    assert_refused(&r,
+                   "--kv-transfer-config {\"kv_role\":\"kv_both\","
+                   "\"kv_connector_extra_config\":{\"backends\":\"UCX\"}}",
+                   "list of names");
     assert_refused(&r, "--enable-expert-parallel", "is refused");
     forget(&r);
 }

@@ -1,8 +1,10 @@
-/* test_page_exchange.c - records from the memory of one server to the tiers of another */
+/* test_page_exchange.c - records from the memory of one server to the tiers of another: over TCP,
+ * and over UCX where it is */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -28,6 +30,8 @@ static struct world {
     unsigned char *ram;
     uint64_t now_us;
 } world;
+
+static struct ucx *ucx; /* NULL: TCP */
 
 static struct tier_name name_of(uint32_t i)
 {
@@ -59,7 +63,7 @@ static void ignore(void *arg)
 static int open_world(void **state)
 {
     struct world *w = &world;
-    const struct page_self self = {.page_bytes = PAGE, .id = "a"};
+    const struct page_self self = {.page_bytes = PAGE, .ucx = ucx, .id = "a"};
     const struct page_peers_config peers = {.self = self, .n_lane = 2};
     memset(w, 0, sizeof *w);
     *state = w;
@@ -290,5 +294,13 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_lease_keeps_memory_until_it_is_sent, open_world,
                                         close_world),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    fathom_diag d = {{0}};
+    int n_failed = cmocka_run_group_tests_name("TCP", tests, NULL, NULL);
+    if (ucx_open(&ucx, &d) != FATHOM_OK) {
+        printf("not run over UCX: %s\n", d.text);
+        return n_failed;
+    }
+    n_failed += cmocka_run_group_tests_name("UCX", tests, NULL, NULL);
+    ucx_close(ucx);
+    return n_failed;
 }

@@ -78,6 +78,7 @@ static void a_greeting_comes_back_as_it_was(void **state)
                            .layout = 2,
                            .page_tokens = 64,
                            .has_secret = true,
+                           .has_ucx = true,
                            .page_bytes = 1ull << 40,
                            .nonce = {1, 2, 3},
                            .id = "engine-1"};
@@ -87,7 +88,8 @@ static void a_greeting_comes_back_as_it_was(void **state)
     assert_int_equal(hello_read(&out, bytes, NULL), FATHOM_OK);
     assert_int_equal(identity_compare(&h.identity, &out.identity), IDENTITY_EQUAL);
     assert_true(out.version == 1 && out.layout == 2 && out.page_tokens == 64);
-    assert_true(out.has_secret && !out.any_numerics && out.page_bytes == h.page_bytes);
+    assert_true(out.has_secret && !out.any_numerics && out.has_ucx);
+    assert_true(out.page_bytes == h.page_bytes);
     assert_memory_equal(out.nonce, h.nonce, sizeof h.nonce);
     assert_string_equal(out.id, "engine-1");
     h.id[2] = '\n';
