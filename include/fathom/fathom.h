@@ -269,9 +269,10 @@ typedef struct fathom_stats {
     uint32_t n_rank_wait;    /* ranks whose waits are known; 0 for one rank, and on GPUs */
     fathom_rank_waits rank_waits[FATHOM_RANKS_MAX];
     fathom_tier_stats tiers;
-    uint64_t progress; /* changes as steps get on, within a step too where the backend can tell.
+    uint64_t n_fetch_plan; /* plans of a step in which all that live waited for pages */
+    uint64_t progress;     /* changes as steps get on, within a step too where the backend can tell.
                           While requests are live and it stays as it is, the engine is stuck. */
-    bool failed;       /* the engine has met a fatal error */
+    bool failed;           /* the engine has met a fatal error */
     /* of steps without prompts, while fathom_watch_experts is on */
     uint64_t n_expert_choice;  /* layers that chose experts, of all steps */
     uint64_t n_expert_hit;     /* experts that any token of a step chose in a layer, added up */

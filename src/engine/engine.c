@@ -480,6 +480,7 @@ static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
     (void)offload_keep(e->offload, e->prefix, plan->n_token);
     if (plan->n_entry > 0) return offload_fault(e->offload);
     TRY(offload_sync(e->offload)); /* all that live wait for pages */
+    e->stats.n_fetch_plan++;
     publish(e, NULL, 0);
     return FATHOM_OK;
 }
@@ -773,7 +774,7 @@ void fathom_get_stats(fathom_engine *e, fathom_stats *out)
     for (uint32_t i = 0; i < out->n_rank_wait; i++)
         out->rank_waits[i] = (fathom_rank_waits){waits[i].n, waits[i].ns / 1000};
     out->progress = (out->n_step << 40) + (r->ops->progress ? r->ops->progress(r) : 0) +
-                    out->tiers.n_ram_hit + out->tiers.n_disk_hit;
+                    out->tiers.n_ram_hit + out->tiers.n_disk_hit + out->n_fetch_plan;
 }
 
 const char *fathom_fault(fathom_engine *e)

@@ -103,22 +103,37 @@ def check_both_at_once(one, p, d):
     """A proxy asks both, and the first one has other prompts to compute before, for longer than a
     server that says nothing is waited for: its pages come all the same."""
     others = [threading.Thread(target=post, args=(p, body_of(300 + i, 600, max_tokens=1)))
-              for i in range(8)]
+              for i in range(14)]
     start = time.monotonic()
     for t in others:
         t.start()
-    wait_until(lambda: p.health()["waiting"] + p.health()["running"] >= 8)
+    wait_until(lambda: p.health()["waiting"] + p.health()["running"] >= 14)
     body = body_of(310, 400)
     first = threading.Thread(target=post, args=(p, {**body, "max_tokens": 1, "kv_transfer_params": {
         "do_remote_decode": True, "do_remote_prefill": False, "transfer_id": "xfer-2"}}))
     first.start()
     pulled, lost = moved(d)
+    over, sick = threading.Event(), []
+
+    def watch():  # a server that waits for pages is a healthy one
+        while not over.wait(0.2):
+            connection = d.connect()
+            connection.request("GET", "/health")
+            answer = connection.getresponse()
+            if answer.status != 200:
+                sick.append(answer.read())
+            connection.close()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
     status, answer = post(d, {**body, "kv_transfer_params": {
         "do_remote_decode": False, "do_remote_prefill": True, "transfer_id": "xfer-2",
         "remote_bootstrap_addr": f"http://127.0.0.1:{pages_port(p)}"}})
     took = time.monotonic() - start
-    for t in (*others, first):
+    over.set()
+    for t in (*others, first, watcher):
         t.join(HANG_S)
+    assert not sick, sick[0]
     assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
     usage = answer["usage"]
     n_page = (usage["prompt_tokens"] - 1) // 64
