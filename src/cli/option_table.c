@@ -188,8 +188,8 @@ const struct option option_table[] = {
      .kind = OPTION_LIST, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(kv_peers),
      USE},
     {"kv-transport", NULL, "NAME", "auto",
-     "what pages go by between servers that both have it: ucx (RDMA; libucx0 has to be "
-     "installed) or tcp; auto: ucx where backends of the config names it and it is installed",
+     "what pages go by between servers that both have it: ucx (RDMA, shared memory; libucx0 has to "
+     "be installed) or tcp; auto: ucx where backends of the config names it and it is installed",
      .kind = OPTION_CHOICE, .choices = "auto|tcp|ucx", .group = GROUP_MEMORY,
      .commands = PLANNED | ON(BENCH_TRANSFER), .field = FIELD(kv_transport), USE},
     {"speculative-config", NULL, "JSON", NULL,

@@ -340,15 +340,17 @@ static fathom_err exchange_addresses(struct ucx_link *l, void **theirs, uint64_t
     FAIL(d, FATHOM_EFORMAT, "UCX: an address is damaged");
 }
 
+/* Shared memory cannot tell that the other side is gone, and is not used where that is asked for:
+ * the connection of TCP tells it. */
 static fathom_err connect_worker(struct ucx_link *l, const void *theirs, uint64_t deadline_us,
                                  fathom_diag *d)
 {
-    const ucp_ep_params_t params = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS |
-                                                  UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
-                                                  UCP_EP_PARAM_FIELD_ERR_HANDLER,
-                                    .address = theirs,
-                                    .err_mode = UCP_ERR_HANDLING_MODE_PEER,
-                                    .err_handler = {on_error, l}};
+    const ucp_ep_params_t params = {
+        .field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER,
+        .address = theirs,
+        .err_mode = ucx_is_near(&l->base) ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER,
+        .err_handler = {on_error, l}};
     unsigned char byte = 1;
     const struct link_part part = {&byte, 1};
     ucs_status_t status = l->u->ucp_ep_create(l->worker, &params, &l->ep);

@@ -1,4 +1,4 @@
-/* ucx_link.h - links over UCX: RDMA where there is
+/* ucx_link.h - links over UCX: RDMA, or shared memory within one machine
  *
  * A link begins as one of TCP, whose connection stays and says when the other side is gone. Each
  * link has a worker of UCX of its own. Nobody polls: who waits sleeps until the worker's
