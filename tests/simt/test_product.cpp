@@ -1,6 +1,7 @@
 /* test_product.cpp - the FP8 products of sm_90a on the simulated GPU: few rows and many give the
  * same bits, whatever the tile and however many clusters there are, and write nothing else; codes of
- * a SwiGLU and bf16 rows are those of the sums */
+ * a SwiGLU and bf16 rows are those of the sums. The same of packed U4 weights, whose scales and
+ * codes are read exactly */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,6 +20,8 @@ extern "C" {
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
+#include "backend/cuda/sm90/product_u4.cuh"
+#include "backend/cuda/sm90/u4.cuh"
 #include "simt/simt_fault.h"
 
 namespace
@@ -33,6 +36,7 @@ struct problem {
     uint32_t n_in, n_expert;
     std::vector<uint8_t> w, tiled, q; /* weights row by row, and in tiles */
     std::vector<float> w_scale, q_scale;
+    std::vector<float> u4_scale; /* of packed weights: [expert][output][group] */
     std::vector<task> tasks;
     std::vector<int32_t> rows;
     int32_t n_task, feed[2];
@@ -90,6 +94,76 @@ void make(problem &p, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_diviso
     a.w = w;
     a.w_scale = p.w_scale.data();
     a.q_scale = p.q_scale.data();
+}
+
+/* How matrices of U4 are packed: scales of a K line, their type, whether there are zeros. */
+pack4 packed_as(uint32_t n_group, dtype scale_type, bool has_zero)
+{
+    weight_form form = {};
+    form.code = CODE_U4;
+    form.scale_type = scale_type;
+    form.block_row = 1;
+    form.block_col = K_LINE / n_group;
+    form.has_zero = has_zero;
+    return pack4_of(&form);
+}
+
+void put_scale(const pack4 &pack, uint8_t *to, float scale)
+{
+    const uint16_t half =
+        pack.scale_type == DTYPE_F16 ? f16_from_f32(scale) : bf16_from_f32(scale);
+    memcpy(to, pack.scale_type == DTYPE_F32 ? (const void *)&scale : &half,
+           pack4_scale_bytes(&pack));
+}
+
+/* Puts U4 weights in the place of FP8's; w has the codes that they are multiplied as. */
+void make_u4(problem &p, const pack4 &pack)
+{
+    product_args &a = p.a;
+    const uint32_t n_k_line = a.k / K_LINE, group = K_LINE / pack.n_group;
+    const uint32_t n_group = a.k / group;
+    uint32_t seed = 7;
+    a.pack = pack;
+    a.tiled = false;
+    a.w_scale = NULL;
+    a.w_stride = pack4_bytes(&pack, a.n, a.k);
+    p.u4_scale.resize((size_t)p.n_expert * a.n * n_group);
+    p.tiled.assign(a.w_stride * p.n_expert + 16, 0);
+    uint8_t *w = (uint8_t *)(((uintptr_t)p.tiled.data() + 15) / 16 * 16);
+    a.w = w;
+    for (uint32_t i = 0; i < p.n_expert * a.n; i++) {
+        const uint32_t row = i % a.n, in_tile = row % PACK4_ROWS;
+        uint8_t *tiles = w + i / a.n * a.w_stride +
+                         (size_t)(row / PACK4_ROWS) * n_k_line * pack.tile_bytes;
+        for (uint32_t g = 0; g < n_group; g++) {
+            const float scale = ldexpf(1.0f + (float)(next(seed) % 8) / 8, (int)(next(seed) % 6));
+            const int zero = pack.has_zero ? (int)(next(seed) % (PACK4_ZERO_MAX + 1)) : PACK4_ZERO;
+            uint8_t *tile = tiles + g / pack.n_group * pack.tile_bytes;
+            const uint32_t at = g % pack.n_group * PACK4_ROWS + in_tile;
+            put_scale(pack, tile + PACK4_CODE_BYTES + at * pack4_scale_bytes(&pack), scale);
+            if (pack.has_zero) tile[pack4_zeros_at(&pack) + at] = (uint8_t)zero;
+            p.u4_scale[(size_t)i * n_group + g] = scale;
+            for (uint32_t j = 0; j < group; j++) {
+                const int code = (int)(next(seed) % 16);
+                uint32_t shift, to = pack4_code_at(in_tile, g % pack.n_group * group + j, &shift);
+                tile[to] |= (uint8_t)(code << shift);
+                p.w[(size_t)i * a.k + g * group + j] =
+                    e4m3_from_f32(ldexpf((float)(code - zero), -9));
+            }
+        }
+    }
+}
+
+/* The scale of a weight */
+float scale_of(const problem &p, uint32_t expert, uint32_t col, uint32_t k)
+{
+    const product_args &a = p.a;
+    if (a.pack.tile_bytes) {
+        const uint32_t n_group = a.k / K_LINE * a.pack.n_group;
+        const size_t row = ((size_t)expert * a.n + col) * n_group;
+        return 512.0f * p.u4_scale[row + k / (a.k / n_group)];
+    }
+    return a.w_scale[expert * a.w_scale_step + col / K_LINE * (a.k / K_LINE) + k / K_LINE];
 }
 
 /* Row r belongs to expert r % 4; those of the fourth to none. */
@@ -160,7 +234,8 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     cudaError_t e = which == FEW    ? product_few(a, tile, n_tile, limits, stream)
                     : which == WIDE ? product_fp8_wide(a, n_tile, limits, stream)
-                                    : product_fp8_sm90(a, n_tile, limits, stream);
+                    : a.pack.tile_bytes ? product_u4_sm90(a, n_tile, limits, stream)
+                                        : product_fp8_sm90(a, n_tile, limits, stream);
     assert_int_equal(e, cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
     assert_true(p.feed[0] == 0 && p.feed[1] == 0);
@@ -227,12 +302,11 @@ void check_sums(const problem &p, bool mapped, const std::vector<float> &got)
             }
             const uint8_t *w = p.w.data() + ((size_t)e * a.n + col) * a.k;
             const uint8_t *x = a.q + (size_t)(r / a.in_divisor) * a.k;
-            const float *ws = a.w_scale + e * a.w_scale_step + col / K_LINE * n_k_line;
             const float *xs = a.q_scale + (size_t)(r / a.in_divisor) * n_k_line;
             double sum = 0.0;
             for (uint32_t i = 0; i < a.k; i++) {
                 sum += (double)(f32_from_e4m3(w[i]) * f32_from_e4m3(x[i])) *
-                       (double)(ws[i / K_LINE] * xs[i / K_LINE]);
+                       (double)(scale_of(p, e, col, i) * xs[i / K_LINE]);
             }
             error += ((double)out - sum) * ((double)out - sum);
             norm += sum * sum;
@@ -256,18 +330,22 @@ void check_rounded(kernel which, problem &p, const std::vector<float> &want,
     }
 }
 
-void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool mapped)
+void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool mapped,
+           const pack4 &pack = {})
 {
     problem p;
     make(p, n_row, n, k, in_divisor, mapped);
+    if (pack.tile_bytes) make_u4(p, pack);
     sm90_limits roomy = {}, split = {}, tight = {}, tight_many = {};
     assert_int_equal(product_few_init(&roomy), cudaSuccess);
     assert_int_equal(product_fp8_sm90_init(), cudaSuccess);
+    assert_int_equal(product_u4_sm90_init(), cudaSuccess);
     roomy.n_sm = N_SM;
     tight_many.n_sm = 1; /* one block walks over all tiles */
     for (auto &row : tight.few) {
         for (uint32_t &count : row) count = 2; /* and n_sm is 0: blocks walk over all tiles */
     }
+    if (pack.tile_bytes) tight.n_sm = 1; /* as many blocks as it holds */
     split = tight; /* the blocks of a cluster share the K of a tile */
     const std::vector<float> want = run(MANY, p, mapped, PRODUCT_LARGE_TILE, n_row, roomy);
     check_sums(p, mapped, want);
@@ -284,11 +362,13 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
         }
     }
     for (uint32_t tile : {8u, 16u, 32u, 64u}) {
+        if (pack.tile_bytes && tile % 24 != 8) continue; /* 8 and 32 */
         split.n_sm = (n_row / tile + EXPERTS) * ceil_div(n, 64) / 2 + 1;
         for (const sm90_limits &limits : {roomy, split, tight}) {
             assert_true(run(FEW, p, mapped, tile, n_row, limits) == want);
         }
         if (mapped) assert_true(run(MANY, p, mapped, tile, n_row, roomy) == want);
+        if (pack.tile_bytes) continue;
         if (mapped) continue;
         const uint32_t some = min(n_row, tile / 2 + 1);
         const std::vector<float> few = run(FEW, p, false, tile, some, roomy);
@@ -348,6 +428,56 @@ void test_wide(void **)
     check_wide(1248, 256, 128);
 }
 
+/* Groups of a K line, types of scales, zeros; outputs that end in half a tile. */
+void test_u4(void **)
+{
+    check(131, 192, 6 * 128, 1, false, packed_as(1, DTYPE_F16, true));
+    check(70, 256, 2 * 128, 1, false, packed_as(2, DTYPE_BF16, false));
+    check(37, 64, 24 * 128, 9, true, packed_as(1, DTYPE_BF16, true));
+    check(300, 256, 3 * 128, 2, true, packed_as(1, DTYPE_F32, true));
+    check(300, 272, 128, 2, true, packed_as(2, DTYPE_F16, true));
+}
+
+/* The scale of every 16 bits that are a finite number, and of floats. */
+void test_u4_scales_are_exact(void **)
+{
+    for (dtype type : {DTYPE_F16, DTYPE_BF16, DTYPE_F32}) {
+        const pack4 pack = packed_as(1, type, false);
+        const u4_form form = u4_form_of(pack);
+        std::vector<uint8_t> tile(pack.tile_bytes);
+        for (uint32_t i = 0; i < 65536; i++) {
+            const uint16_t half = (uint16_t)i;
+            float value = type == DTYPE_F16 ? f32_from_f16(half) : f32_from_bf16(half);
+            if (type == DTYPE_F32) value *= 1.2345678f;
+            const uint32_t at = i % PACK4_ROWS;
+            put_scale(pack, tile.data() + PACK4_CODE_BYTES + at * pack4_scale_bytes(&pack), value);
+            const float want = ldexpf(value, 9), got = u4_scale(form, (const char *)tile.data(), at);
+            if (!isfinite(value)) continue;
+            if (memcmp(&want, &got, sizeof want)) fail_msg("%04x: %a, not %a", i, got, want);
+        }
+    }
+}
+
+void test_u4_codes_are_exact(void **)
+{
+    std::vector<uint8_t> tile(PACK4_CODE_BYTES + PACK4_ROWS * 3);
+    const u4_form form = u4_form_of(packed_as(1, DTYPE_F16, true));
+    for (uint32_t zero = 0; zero <= PACK4_ZERO_MAX; zero++) {
+        for (uint32_t word = 0; word < 65536; word++) {
+            uint32_t out[2];
+            tile[form.zeros_at + 3] = (uint8_t)zero;
+            const uint32_t z = u4_zero(form, (const char *)tile.data(), 3), zeros[2] = {z, z};
+            u4_rows(word | word * 7 << 16, zeros, out);
+            for (int i = 0; i < 8; i++) {
+                const uint32_t code = (word | word * 7 << 16) >> (i / 2 * 8 + i % 2 * 4) & 15;
+                const float want = ldexpf((float)((int)code - (int)zero), -9);
+                const float got = f32_from_e4m3((uint8_t)(out[i % 2] >> i / 2 * 8));
+                if (!(got == want)) fail_msg("%u less %u: %a", code, zero, (double)got);
+            }
+        }
+    }
+}
+
 } // namespace
 
 int main(void)
@@ -357,6 +487,9 @@ int main(void)
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_mapped),
         cmocka_unit_test(test_wide),
+        cmocka_unit_test(test_u4),
+        cmocka_unit_test(test_u4_scales_are_exact),
+        cmocka_unit_test(test_u4_codes_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -382,6 +382,9 @@ uint32_t cuda_input_forms(const struct cuda_backend *c, const struct weight *w);
  * angles (product.cuh), then rounded; for rows that are many, as cuda_takes_many says */
 bool cuda_takes_many(const struct cuda_backend *c, const struct matrix *w, const struct act *in,
                      uint32_t n_token);
+/* whether kernels of sm90/ take the experts' matrix with tasks of PRODUCT_LARGE_TILE rows, read
+ * rows in the order of the list and leave rows of bf16 */
+bool cuda_takes_listed(const struct cuda_backend *c, const struct matrix *w);
 struct query_rows {
     bf16 *to;
     uint32_t stride;

@@ -14,6 +14,7 @@
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
+#include "backend/cuda/sm90/product_u4.cuh"
 #include "backend/cuda/sm90/value.cuh"
 
 extern "C" {
@@ -503,6 +504,7 @@ static fathom_err open_queue(struct cuda_backend *c)
         CU_TRY(c, product_few_init(&c->limits), "create");
         CU_TRY(c, product_fp8_sm90_init(), "create");
         CU_TRY(c, product_fp8_wide_init(), "create");
+        CU_TRY(c, product_u4_sm90_init(), "create");
         CU_TRY(c, product_bf16_sm90_init(), "create");
         CU_TRY(c, down_few_init(), "create");
         CU_TRY(c, index_score_sm90_init(), "create");

@@ -84,6 +84,7 @@ static void pack_row(const struct pack4 *p, const struct tensor_view *v, uint32_
             const uint32_t at = g * PACK4_ROWS + row_in_tile;
             int zero = 0;
             float scale = s->scale(s, v->source_row0 + row, block ? col / block : 0, &zero);
+            ASSERT(zero >= 0 && zero <= PACK4_ZERO_MAX);
             put_scale(p, s, scale, out + PACK4_CODE_BYTES + at * scale_bytes);
             if (p->has_zero) out[zeros + at] = (uint8_t)zero;
         }

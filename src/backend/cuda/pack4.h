@@ -22,6 +22,7 @@ enum {
     PACK4_COLS = 128,
     PACK4_CODE_BYTES = PACK4_ROWS * PACK4_COLS / 2,
     PACK4_ZERO = 8, /* of U4 without zeros */
+    PACK4_ZERO_MAX = 16,
 };
 
 /* How a matrix is packed. */

@@ -8,6 +8,7 @@
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
+#include "backend/cuda/sm90/product_u4.cuh"
 
 enum { SMALL_TOKENS_MAX = 64, FEW_TOKENS_MAX = 64, FEW_TILE_MAX = 64, LONG_K_LINES = 32 };
 static_assert((int)FEW_TILE_MAX == 8 << (FEW_TILES - 1), "tiles of product_few: 8, 16, 32, 64");
@@ -125,15 +126,12 @@ static fathom_err product_sm90(struct cuda_backend *c, const struct product_args
         return cuda_check(c, product_fp8_wide(a, n_tile, c->limits, c->stream), "product_fp8_wide",
                           what);
     }
+    if (a.pack.tile_bytes) {
+        return cuda_check(c, product_u4_sm90(a, n_tile, c->limits, c->stream), "product_u4_sm90",
+                          what);
+    }
     return cuda_check(c, product_fp8_sm90(a, n_tile, c->limits, c->stream), "product_fp8_sm90",
                       what);
-}
-
-/* Rows of a tile of U4 weights, of which there are as many as it takes: each kernel makes all of
- * them, so that a row's bits are the same. */
-static uint32_t u4_tile(const struct cuda_backend *c, uint32_t n_token)
-{
-    return c->sm90 && n_token > 32 ? (uint32_t)FEW_TILE_MAX : token_tile(n_token);
 }
 
 static fathom_err product_u4(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
@@ -188,10 +186,19 @@ static bool many_is_faster(const struct cuda_backend *c, const struct product_ar
     return c->map.tile == 32 || (n_tile >= n_sm / 2 && n_tile <= 3 * n_sm);
 }
 
+/* Rows of a tile of U4 weights. Where there is no kernel for many, that for few makes as many tiles
+ * as it takes. */
+static uint32_t u4_tile(const struct cuda_backend *c, const struct product_args &a)
+{
+    if (!c->sm90 || a.n_token <= 32) return token_tile(a.n_token);
+    const bool few = a.n_token <= FEW_TOKENS_MAX || few_is_faster(c, a);
+    return few || !product_u4_takes(a.pack) ? (uint32_t)FEW_TILE_MAX : (uint32_t)PRODUCT_LARGE_TILE;
+}
+
 /* Rows of a tile of a plain FP8 product. */
 static uint32_t fp8_tile(const struct cuda_backend *c, const struct product_args &a)
 {
-    if (a.pack.tile_bytes) return u4_tile(c, a.n_token);
+    if (a.pack.tile_bytes) return u4_tile(c, a);
     if (!a.tiled) {
         return a.n_token > SMALL_TOKENS_MAX ? PRODUCT_LARGE_TILE : token_tile(a.n_token);
     }
@@ -232,7 +239,12 @@ bool cuda_takes_many(const struct cuda_backend *c, const struct matrix *w, const
     if (!in->q || !cuda_wants_fp8(c, w) || n_token == 0) return false;
     struct product_args a = make_args(c, w, in, NULL, w->n_row);
     a.n_token = n_token;
-    return a.tiled && fp8_tile(c, a) == PRODUCT_LARGE_TILE;
+    return (a.tiled || a.pack.tile_bytes) && fp8_tile(c, a) == PRODUCT_LARGE_TILE;
+}
+
+bool cuda_takes_listed(const struct cuda_backend *c, const struct matrix *w)
+{
+    return w->tiled || (c->sm90 && cuda_wants_fp8(c, w) && product_u4_takes(w->pack));
 }
 
 fathom_err cuda_product_query(struct cuda_backend *c, const struct matrix *w, const struct act *in,
@@ -284,7 +296,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.out_q = rows.q;
     a.out_scale = rows.scale;
     ASSERT((!rows.in_listed && !rows.out_listed && !rows.h && !rows.q) ||
-           (c->map.tile >= PRODUCT_LARGE_TILE && a.tiled));
+           (c->map.tile >= PRODUCT_LARGE_TILE && cuda_takes_listed(c, &w->first)));
     a.w_stride = w->data_stride;
     a.w_scale_step = w->scale_stride;
     if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */
@@ -330,7 +342,10 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
     if (up->pack.tile_bytes || down->pack.tile_bytes) {
         const bool both =
             c->sm90 && up_fp8 && down_fp8 && up->pack.tile_bytes == down->pack.tile_bytes;
-        if (both && mean >= LARGE_FROM) return FEW_TILE_MAX;
+        if (both && mean >= LARGE_FROM) {
+            const bool listed = cuda_takes_listed(c, up) && cuda_takes_listed(c, down);
+            return listed ? (uint32_t)PRODUCT_LARGE_TILE : (uint32_t)FEW_TILE_MAX;
+        }
         large = false;
     }
     const uint32_t large_from = up_fp8 || down_fp8 ? LARGE_FROM : LARGE_FROM_BF16;

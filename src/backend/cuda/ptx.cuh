@@ -34,6 +34,14 @@ static __device__ __forceinline__ void mma_f16(float c[4], uint32_t a0, uint32_t
                  : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+/* |a - b| of each of four bytes */
+static __device__ __forceinline__ uint32_t abs_difference_x4(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("vabsdiff4.u32.u32.u32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0u));
+    return r;
+}
+
 /* Two halves at once */
 static __device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b)
 {

@@ -134,8 +134,9 @@ __global__ void __launch_bounds__(LIST_WARPS *WARP) list_inputs_kernel(const str
  * its tiles whole. */
 static bool lists_rows(const struct cuda_backend *c, const struct weight *w)
 {
-    return c->map.tile >= PRODUCT_LARGE_TILE && w->moe.up.first.tiled &&
-           (w->moe.fused_up || w->moe.up_alone.first.tiled) && w->moe.down.first.tiled;
+    return c->map.tile >= PRODUCT_LARGE_TILE && cuda_takes_listed(c, &w->moe.up.first) &&
+           (w->moe.fused_up || cuda_takes_listed(c, &w->moe.up_alone.first)) &&
+           cuda_takes_listed(c, &w->moe.down.first);
 }
 
 /* x in the order of the list, where the experts' outputs will be: they are written when it has been
@@ -271,7 +272,7 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     if (listed) rows.h = (bf16 *)c->expert_out;
     TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, rows, c->expert_out, hidden,
                             "experts' down"));
-    const bool rounded = a->w->moe.down.first.tiled;
+    const bool rounded = cuda_takes_listed(c, &a->w->moe.down.first);
     const enum row_form form = listed ? ROWS_BF16 : rounded ? ROWS_FLOAT_TO_ROUND : ROWS_FLOAT;
     return combine_rows(c, a, form, rows_per_token, shared);
 }

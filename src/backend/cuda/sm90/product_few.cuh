@@ -23,4 +23,11 @@ cudaError_t product_few_init(struct sm90_limits *out);
 cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                         const struct sm90_limits &limits, cudaStream_t stream);
 
+/* product_few_u4 - product_few for a.pack of U4, in groups of 32, 64 or multiples of 128; of any
+ *          number of tiles of up to 64 rows
+ * product_few_u4_init - product_few_init's part for it */
+cudaError_t product_few_u4_init(void);
+cudaError_t product_few_u4(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                           const struct sm90_limits &limits, cudaStream_t stream);
+
 #endif

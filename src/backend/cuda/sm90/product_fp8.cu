@@ -34,48 +34,6 @@
 
 /* ---- the producers ---- */
 
-/* What a producer thread copies: piece `thread % LINE_PIECES` of row thread / LINE_PIECES and of
- * every GATHER_ROWS rows on. */
-struct gather {
-    uint32_t from[BM / GATHER_ROWS]; /* in pieces from a.q */
-    int n;                           /* how many of them */
-};
-
-static __device__ __forceinline__ struct gather gather_of(const struct work &w,
-                                                          const struct task &t)
-{
-    const int thread = (int)threadIdx.x, first = thread / K_LINE_PIECES;
-    const int divisor = (int)w.a.in_divisor;
-    struct gather g;
-    DCHECK(t.n > 0 && t.n <= BM);
-    g.n = t.n > first ? (t.n - first - 1) / GATHER_ROWS + 1 : 0;
-#pragma unroll
-    for (int i = 0; i < BM / GATHER_ROWS; i++) {
-        g.from[i] = (uint32_t)w.a.rows[t.first + min(first + i * GATHER_ROWS, t.n - 1)];
-    }
-#pragma unroll
-    for (int i = 0; i < BM / GATHER_ROWS; i++) {
-        uint32_t row = g.from[i] / (uint32_t)divisor;
-        g.from[i] = row * (w.a.k / PIECE_BYTES) + (uint32_t)(thread % K_LINE_PIECES);
-    }
-    return g;
-}
-
-static __device__ __forceinline__ void gather_k_line(const struct work &w, const struct gather &g,
-                                                     uint32_t dst, uint32_t k_line)
-{
-    const int thread = (int)threadIdx.x, first = thread / K_LINE_PIECES;
-    /* GATHER_ROWS is a multiple of 8: the permutation is the same for all rows of a thread */
-    dst += (uint32_t)(first * BK + ((thread % K_LINE_PIECES) ^ (first & 7)) * PIECE_BYTES);
-#pragma unroll
-    for (int i = 0; i < BM / GATHER_ROWS; i++) {
-        if (i >= g.n) break;
-        const uint8_t *src =
-            w.a.q + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
-        cp_async_16(dst + (uint32_t)(i * GATHER_ROWS * BK), src, true);
-    }
-}
-
 /* The tensor maps' copies of one stage, by one thread. Rows past the task that come along, and
  * those of a warpgroup without any, are no one's. */
 template <enum form FORM, enum output OUTPUT>
@@ -112,14 +70,14 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
          more = move_on<FORM>(w, i, w.step, n_row_tile)) {
         const struct run r = run_at<FORM>(w, i, n_row_tile);
         const struct task t = task_at<FORM>(w, r.row_tile);
-        struct gather g;
-        if (FORM == FORM_GATHER) g = gather_of(w, t);
+        struct gather<GATHER_ROWS> g;
+        if (FORM == FORM_GATHER) g = gather_of<GATHER_ROWS>(w, t);
         for (uint32_t col = r.col; col < r.col_end; col++) {
             for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance(at)) {
                 wait_phase(&s->empty[at.stage], at.parity ^ 1);
                 if (thread == 0) load_tiles<FORM, OUTPUT>(w, s, at.stage, k_line, t, col);
                 if (FORM != FORM_GATHER) continue;
-                gather_k_line(w, g, smem_address(s->in[at.stage]), k_line);
+                gather_k_line<GATHER_ROWS>(w, g, smem_address(s->in[at.stage]), k_line);
                 mbarrier_arrive_cp_async(smem_address(&s->full[at.stage]));
             }
         }
@@ -127,18 +85,6 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
 }
 
 /* ---- scales ---- */
-
-template <enum form FORM>
-static __device__ __forceinline__ struct scales_at find_scales(const struct work &w,
-                                                               const struct task &t, int row)
-{
-    int first = t.first + min(row, t.n - 1), second = t.first + min(row + 8, t.n - 1);
-    if (FORM == FORM_GATHER) {
-        first = w.a.rows[first];
-        second = w.a.rows[second];
-    }
-    return {first, second, (uint32_t)t.expert * (uint32_t)w.a.w_scale_step};
-}
 
 template <enum form FORM, enum output OUTPUT>
 static __device__ __forceinline__ struct scales load_scales(const struct work &w,
@@ -375,23 +321,6 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-static cudaError_t make_maps(struct work *w)
-{
-    const struct product_args &a = w->a;
-    if (!a.tasks || a.in_listed) {
-        cudaError_t e =
-            make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, GROUP_ROWS);
-        if (e != cudaSuccess) return e;
-    }
-    if (!a.tasks && a.out) {
-        const uint64_t pitch = a.out_stride * sizeof(float);
-        cudaError_t e = make_strided_map(&w->out_map, a.out, a.n * (uint32_t)sizeof(float), pitch,
-                                         a.n_token, 1, pitch * a.n_token, WARP_ROWS);
-        if (e != cudaSuccess) return e;
-    }
-    return cudaSuccess;
-}
-
 /* The kernels. Those that write codes or bf16 take one part of K as one of several. */
 typedef void (*product_kernel)(struct work);
 
@@ -429,14 +358,6 @@ static cudaError_t launch(const struct work &w, product_kernel kernel, uint32_t 
     return cudaLaunchKernelEx(&config, kernel, w);
 }
 
-static enum output output_of(const struct product_args &a)
-{
-    ASSERT(!a.out_q || (a.n % (2 * FP8_GROUP) == 0 && a.out_scale));
-    ASSERT(!a.out_h || ((uintptr_t)a.out_h % 16 == 0 && a.out_stride % 8 == 0));
-    ASSERT(!a.out_h || (a.angles ? !a.tasks && a.n % QUERY_DIM == 0 : a.in_listed));
-    return a.out_q ? OUTPUT_SWIGLU : a.angles ? OUTPUT_QUERY : a.out_h ? OUTPUT_BF16 : OUTPUT_FLOAT;
-}
-
 cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
                              const struct sm90_limits &limits, cudaStream_t stream)
 {
@@ -444,23 +365,11 @@ cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
     ASSERT(a.k % BK == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && limits.n_sm > 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && (uintptr_t)a.out % 16 == 0);
     ASSERT(a.tiled && (!a.tasks || a.in_divisor > 0));
-    struct work w = {};
-    w.a = a;
-    w.n_k_line = a.k / BK;
-    w.n_k_part = fp8_k_part_count(a.n, w.n_k_line, a.tasks != NULL);
-    w.n_col_tile = ceil_div(a.n, BN);
-    w.n_row_tile = n_tile;
-    w.run_cols = a.tasks ? ceil_div(RUN_K_LINES_MIN, w.n_k_line) : 1;
-    if (output == OUTPUT_SWIGLU) w.run_cols = ceil_div(w.run_cols, 2) * 2;
-    w.n_run_col = ceil_div(w.n_col_tile, w.run_cols);
-    const uint32_t n_run = n_tile * w.n_run_col;
-    if (!n_run) return cudaSuccess;
-    cudaError_t e = make_maps(&w);
-    if (e != cudaSuccess) return e;
-    const uint32_t n_block = min(n_run, limits.n_sm);
-    w.n_run_band = (a.tasks ? 1 : (uint32_t)RASTER_TILES) * w.n_run_col;
-    w.step = {n_block / w.n_run_band, n_block % w.n_run_band};
-    const enum form form = !a.tasks ? FORM_PLAIN : a.in_listed ? FORM_LISTED : FORM_GATHER;
+    struct work w;
+    uint32_t n_block;
+    cudaError_t e = make_work(&w, &n_block, a, n_tile, limits.n_sm);
+    if (e != cudaSuccess || !n_block) return e;
+    const enum form form = form_of(a);
     return launch(w, find_kernel(form, output, w.n_k_part == 1), n_block, stream);
 }
 

@@ -52,14 +52,6 @@ template <enum output OUTPUT> struct alignas(ALIGN_BYTES) wide_shared {
 static_assert(sizeof(struct wide_shared<OUTPUT_SWIGLU>) <= SHARED_MAX, "shared memory of a block");
 static_assert(sizeof(struct wide_shared<OUTPUT_BF16>) <= SHARED_MAX, "shared memory of a block");
 
-template <int N_STAGE> static __device__ __forceinline__ void advance_of(struct ring &r)
-{
-    if (++r.stage == N_STAGE) {
-        r.stage = 0;
-        r.parity ^= 1;
-    }
-}
-
 static __device__ __forceinline__ int blocks_of(const struct task &t)
 {
     DCHECK(t.n > 0 && t.n <= WIDE_ROWS);

@@ -3,6 +3,7 @@
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FP8_WORK_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FP8_WORK_CUH
 
+#include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/stage.cuh"
 
 enum {
@@ -50,8 +51,6 @@ static_assert(CODES_BYTES % PIECE_BYTES == 0 &&
                   CODES_BYTES + WARP_ROWS * PAIR_COLS * sizeof(float) <=
                       BOXES * WARP_ROWS * BOX_BYTES,
               "both fit");
-static_assert(GATHER_ROWS % 8 == 0 && BM % GATHER_ROWS == 0,
-              "the permutation is the same for all rows of a thread");
 static_assert(PRODUCER_REGISTERS % 8 == 0 && CONSUMER_REGISTERS % 8 == 0 &&
                   GROUP_THREADS * (PRODUCER_REGISTERS + 2 * CONSUMER_REGISTERS) <= 64 << 10,
               "registers of a multiprocessor");
@@ -98,12 +97,17 @@ struct ring {
     uint32_t parity;
 };
 
-static __device__ __forceinline__ void advance(struct ring &r)
+template <int N_STAGE> static __device__ __forceinline__ void advance_of(struct ring &r)
 {
-    if (++r.stage == STAGES) {
+    if (++r.stage == N_STAGE) {
         r.stage = 0;
         r.parity ^= 1;
     }
+}
+
+static __device__ __forceinline__ void advance(struct ring &r)
+{
+    advance_of<STAGES>(r);
 }
 
 /* A run: column tiles of one row tile, one after the other. A block takes every gridDim.x-th.
@@ -172,6 +176,52 @@ static __device__ __forceinline__ struct task task_at(const struct work &w, int 
     return t;
 }
 
+/* ---- a thread that gathers ---- */
+
+/* What a thread copies: piece `thread % K_LINE_PIECES` of row thread / K_LINE_PIECES and of every
+ * ROWS rows on, by as many threads as have a piece of ROWS rows. */
+template <int ROWS> struct gather {
+    uint32_t from[BM / ROWS]; /* in pieces from a.q */
+    int n;                    /* how many of them */
+};
+
+template <int ROWS>
+static __device__ __forceinline__ struct gather<ROWS> gather_of(const struct work &w,
+                                                                const struct task &t) {
+    const int thread = (int)threadIdx.x, first = thread / K_LINE_PIECES;
+    const int divisor = (int)w.a.in_divisor;
+    struct gather<ROWS> g;
+    DCHECK(t.n > 0 && t.n <= BM && first < ROWS);
+    g.n = t.n > first ? (t.n - first - 1) / ROWS + 1 : 0;
+#pragma unroll
+    for (int i = 0; i < BM / ROWS; i++) {
+        g.from[i] = (uint32_t)w.a.rows[t.first + min(first + i * ROWS, t.n - 1)];
+    }
+#pragma unroll
+    for (int i = 0; i < BM / ROWS; i++) {
+        uint32_t row = g.from[i] / (uint32_t)divisor;
+        g.from[i] = row * (w.a.k / PIECE_BYTES) + (uint32_t)(thread % K_LINE_PIECES);
+    }
+    return g;
+}
+
+template <int ROWS>
+static __device__ __forceinline__ void
+gather_k_line(const struct work &w, const struct gather<ROWS> &g, uint32_t dst, uint32_t k_line)
+{
+    static_assert(ROWS % 8 == 0 && BM % ROWS == 0,
+                  "the permutation is the same for all rows of a thread");
+    const int thread = (int)threadIdx.x, first = thread / K_LINE_PIECES;
+    dst += (uint32_t)(first * BK + ((thread % K_LINE_PIECES) ^ (first & 7)) * PIECE_BYTES);
+#pragma unroll
+    for (int i = 0; i < BM / ROWS; i++) {
+        if (i >= g.n) break;
+        const uint8_t *src =
+            w.a.q + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
+        cp_async_16(dst + (uint32_t)(i * ROWS * BK), src, true);
+    }
+}
+
 /* ---- a multiplying thread ---- */
 
 /* Whose scales a lane loads in a run: those of rows lane / 4 of the warp and the eighth behind it,
@@ -180,6 +230,18 @@ struct scales_at {
     int first, second;
     uint32_t w;
 };
+
+template <enum form FORM>
+static __device__ __forceinline__ struct scales_at find_scales(const struct work &w,
+                                                               const struct task &t, int row)
+{
+    int first = t.first + min(row, t.n - 1), second = t.first + min(row + 8, t.n - 1);
+    if (FORM == FORM_GATHER) {
+        first = w.a.rows[first];
+        second = w.a.rows[second];
+    }
+    return {first, second, (uint32_t)t.expert * (uint32_t)w.a.w_scale_step};
+}
 
 /* Lane 4 g + t has the scales of K line t of a group of SCALE_LINES: of two rows, and of the
  * weights, those of up beside gate's. */
@@ -230,5 +292,59 @@ struct walk {
     float amax_first, amax_second; /* OUTPUT_SWIGLU: of the first tile of a pair */
     struct finished summed; /* its last part of K is in k_part, the others in total; n 0: none */
 };
+
+/* ---- the host ---- */
+
+static inline cudaError_t make_maps(struct work *w)
+{
+    const struct product_args &a = w->a;
+    if (!a.tasks || a.in_listed) {
+        cudaError_t e =
+            make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, GROUP_ROWS);
+        if (e != cudaSuccess) return e;
+    }
+    if (!a.tasks && a.out) {
+        const uint64_t pitch = a.out_stride * sizeof(float);
+        cudaError_t e = make_strided_map(&w->out_map, a.out, a.n * (uint32_t)sizeof(float), pitch,
+                                         a.n_token, 1, pitch * a.n_token, WARP_ROWS);
+        if (e != cudaSuccess) return e;
+    }
+    return cudaSuccess;
+}
+
+static inline enum output output_of(const struct product_args &a)
+{
+    ASSERT(!a.out_q || (a.n % (2 * FP8_GROUP) == 0 && a.out_scale));
+    ASSERT(!a.out_h || ((uintptr_t)a.out_h % 16 == 0 && a.out_stride % 8 == 0));
+    ASSERT(!a.out_h || (a.angles ? !a.tasks && a.n % QUERY_DIM == 0 : a.in_listed));
+    return a.out_q ? OUTPUT_SWIGLU : a.angles ? OUTPUT_QUERY : a.out_h ? OUTPUT_BF16 : OUTPUT_FLOAT;
+}
+
+static inline enum form form_of(const struct product_args &a)
+{
+    return !a.tasks ? FORM_PLAIN : a.in_listed ? FORM_LISTED : FORM_GATHER;
+}
+
+/* make_work - a launch: its tiles in their order, its tensor maps, and its blocks; 0: none
+ *
+ * n_tile   plain: tiles of rows; mapped: tasks at most */
+static inline cudaError_t make_work(struct work *w, uint32_t *n_block, const struct product_args &a,
+                                    uint32_t n_tile, uint32_t n_sm)
+{
+    *w = {};
+    w->a = a;
+    w->n_k_line = a.k / BK;
+    w->n_k_part = fp8_k_part_count(a.n, w->n_k_line, a.tasks != NULL);
+    w->n_col_tile = ceil_div(a.n, BN);
+    w->n_row_tile = n_tile;
+    w->run_cols = a.tasks ? ceil_div(RUN_K_LINES_MIN, w->n_k_line) : 1;
+    if (output_of(a) == OUTPUT_SWIGLU) w->run_cols = ceil_div(w->run_cols, 2) * 2;
+    w->n_run_col = ceil_div(w->n_col_tile, w->run_cols);
+    *n_block = min(n_tile * w->n_run_col, n_sm);
+    if (!*n_block) return cudaSuccess;
+    w->n_run_band = (a.tasks ? 1 : (uint32_t)RASTER_TILES) * w->n_run_col;
+    w->step = {*n_block / w->n_run_band, *n_block % w->n_run_band};
+    return make_maps(w);
+}
 
 #endif

@@ -13,6 +13,16 @@ extern "C" {
 #include "base/dtype.h"
 }
 
+static inline uint32_t abs_difference_x4(uint32_t a, uint32_t b)
+{
+    uint32_t r = 0;
+    for (int i = 0; i < 32; i += 8) {
+        const int d = (int)(a >> i & 255) - (int)(b >> i & 255);
+        r |= (uint32_t)(d < 0 ? -d : d) << i;
+    }
+    return r;
+}
+
 /* What a lane brings to a product. */
 struct simt_fragment {
     uint32_t a[4], b[2];

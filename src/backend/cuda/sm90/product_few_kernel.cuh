@@ -1,0 +1,742 @@
+/* product_few_kernel.cuh - matrix product of weights that stream once through a ring, past few rows
+ * or, of packed U4 weights, any number of rows: its kernels, which product_few.cu has for FP8
+ * weights and product_few_u4.cu for U4
+ *
+ * Weights are the 64-row operand of the warpgroup products, rows of input the N columns. A block
+ * makes tiles of 64 outputs, for one part of K (k_parts.h) or for all: its last warp fills a ring
+ * of stages, one stage a K line, its first four multiply. With few tiles the parts of
+ * each are the blocks of a cluster: each block sends each of the others the part of its sums that
+ * the other one adds up and writes. With many tiles a block makes all parts of its own, one after
+ * the other. Lines are summed, scaled and added as in product_fp8.cu, and an element of the tensor
+ * cores' sum does not depend on the shape of the product, so the bits are the same.
+ *
+ * U4 weights (G groups of a K line have scales of their own; G is 0 for FP8) come to the tensor
+ * cores from registers, as u4.cuh makes their codes. A stage has scales and zeros behind its codes.
+ *
+ * Weights do not change: those of a plain product, and of the expert that every token takes, are
+ * requested before the kernel waits for the one in front of it.
+ *
+ * A stage goes round:
+ *
+ *   empty --- all copies issued; full: 1 + 32 arrivals and the bytes ---> full
+ *   full ---- read by the four warps ---> empty
+ *
+ * The sums of item i are in parts[i % 2], and their bytes count at ready[i % 2]. A block sends sums
+ * of item i + 1 after its warps have read those of i, which they say at `read`; so whoever has got
+ * those of i + 1 from every block may send those of i + 2, and nobody has to be asked. */
+#ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_KERNEL_CUH
+#define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_KERNEL_CUH
+
+#include "backend/cuda/k_parts.h"
+#include "backend/cuda/sm90/stage.cuh"
+#include "backend/cuda/sm90/u4.cuh"
+
+enum {
+    BM = TILE_ROWS, /* outputs of a tile */
+    CONSUMERS = 128,
+    CONSUMER_WARPS = CONSUMERS / WARP,
+    THREADS = CONSUMERS + WARP,
+    STAGES_MAX = 8,
+    SPLIT_STAGES_MIN = 2, /* of a block that makes one part of K of one tile */
+    ALONE_STAGES_MIN = 6, /* and of one that makes all of them */
+    UNITS = 8,            /* eighths of a tile: what a block of a cluster of 8 adds up */
+    RUN_K_LINES = 8,      /* K lines that one lookup of a task's rows should last for */
+    ALONE_TILES = 2,      /* tiles a multiprocessor from which on no K is shared */
+    SM_BYTES = 228 << 10,
+    BLOCK_BYTES = 1 << 10, /* what the device keeps for itself of each block's shared memory */
+    ALIGN_BYTES = 1024,
+};
+static_assert(SM_BYTES - BLOCK_BYTES == SHARED_MAX, "shared memory of a block");
+static_assert((int)UNITS == (int)CLUSTER_BLOCKS_MAX && UNITS * 8 == BM, "an eighth has 8 outputs");
+static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile has one scale");
+static_assert(SPLIT_STAGES_MIN <= ALONE_STAGES_MIN && ALONE_STAGES_MIN <= STAGES_MAX, "rings");
+static_assert(1u << (FEW_K_PARTS - 1) == UNITS, "clusters of 1, 2, 4, 8 blocks");
+
+/* The start of a block's shared memory; sums for the cluster's exchange and the ring follow. */
+template <int N> struct alignas(ALIGN_BYTES) few_shared {
+    float in_scale[STAGES_MAX][N];
+    float w_scale[STAGES_MAX];
+    uint64_t full[STAGES_MAX];
+    uint64_t empty[STAGES_MAX];
+    uint64_t ready[2];
+    uint64_t read;
+};
+
+/* Eighth u of a tile has outputs 8 u to 8 u + 7. Sums lie as lanes hold them: [K part][eighth of
+ * this block][group of 8 rows][lane], two values each. */
+template <int N> struct few_parts {
+    float2 sum[UNITS * N / 8 * WARP];
+};
+
+template <int N, int G> struct few_stage {
+    static constexpr int W_BYTES = PACK4_CODE_BYTES + G * PACK4_ROWS * 5;
+    uint8_t w[G ? (W_BYTES + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES : BM * K_LINE_BYTES];
+    uint8_t in[N * K_LINE_BYTES];
+    static_assert(sizeof w % ALIGN_BYTES == 0 && N * K_LINE_BYTES % ALIGN_BYTES == 0,
+                  "atoms of operands");
+};
+
+struct few_work {
+    CUtensorMap in_map; /* plain only */
+    struct product_args a;
+    struct u4_form u4; /* of U4 weights */
+    uint32_t n_k_line;
+    uint32_t n_k_part;
+    uint32_t cluster_size; /* blocks of a cluster: n_share or 1 */
+    uint32_t n_stage;
+    uint32_t n_part; /* 0: no cluster; 1: at most one item a cluster; 2 */
+    uint32_t n_col_tile;
+    uint32_t n_row_tile; /* plain */
+    uint32_t run_cols;   /* column tiles of a run */
+};
+
+/* A block's view of its shared memory. */
+template <int N, int G> struct few_block {
+    struct few_shared<N> *s;
+    struct few_parts<N> *parts;
+    struct few_stage<N, G> *stages;
+    uint32_t cluster_rank;
+};
+
+struct few_ring {
+    uint32_t stage;
+    uint32_t parity;
+};
+
+static __device__ __forceinline__ void advance(struct few_ring &r, uint32_t n_stage)
+{
+    if (++r.stage == n_stage) {
+        r.stage = 0;
+        r.parity ^= 1;
+    }
+}
+
+/* A run: column tiles of one row tile, one after the other. */
+struct few_run {
+    int row_tile;
+    uint32_t col;
+    uint32_t col_end;
+};
+
+template <bool MAPPED>
+static __device__ __forceinline__ uint32_t run_count(const struct few_work &w)
+{
+    uint32_t n_row = MAPPED ? (uint32_t)*w.a.n_task : w.n_row_tile;
+    return n_row * ceil_div(w.n_col_tile, w.run_cols);
+}
+
+/* Mapped: the columns of a task one after the other. Plain: all rows of a column tile at once,
+ * which have its weights in common. */
+template <bool MAPPED>
+static __device__ __forceinline__ struct few_run run_at(const struct few_work &w, uint32_t i)
+{
+    const uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols);
+    const uint32_t col = MAPPED ? i % n_col : i / w.n_row_tile;
+    struct few_run r;
+    r.row_tile = (int)(MAPPED ? i / n_col : i % w.n_row_tile);
+    r.col = col * w.run_cols;
+    r.col_end = min(r.col + w.run_cols, w.n_col_tile);
+    return r;
+}
+
+/* ---- the warp that loads ---- */
+
+enum { GATHER_ROWS = WARP / K_LINE_PIECES };
+
+/* What a lane copies: piece lane % LINE_PIECES of row lane / LINE_PIECES and of every GATHER_ROWS
+ * rows on; the scales of row `lane` and of every WARP rows on. */
+template <int N> struct few_gather {
+    uint32_t from[N / GATHER_ROWS];            /* in pieces from a.q */
+    const float *scale[(N + WARP - 1) / WARP]; /* NULL: no such row */
+    int n;                                     /* rows */
+};
+
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void gather_of(struct few_gather<N> &g, const struct few_work &w,
+                                                 const struct product_rows &rows)
+{
+    const int lane = (int)threadIdx.x % WARP, last = rows.n - 1;
+    static_assert(N % GATHER_ROWS == 0, "lanes copy equally many rows");
+    DCHECK(rows.n >= 1 && rows.n <= N);
+    g.n = rows.n;
+    if (MAPPED) {
+#pragma unroll
+        for (int i = 0; i < N / GATHER_ROWS; i++) {
+            const int row = in_row(w.a, rows, min(lane / K_LINE_PIECES + i * GATHER_ROWS, last));
+            g.from[i] = (uint32_t)row * (w.a.k / PIECE_BYTES) + (uint32_t)(lane % K_LINE_PIECES);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
+        const int at = lane + i * WARP;
+        g.scale[i] = NULL;
+        if (at < rows.n) g.scale[i] = w.a.q_scale + (size_t)in_row(w.a, rows, at) * w.n_k_line;
+    }
+}
+
+template <int N>
+static __device__ __forceinline__ void gather_k_line(const struct few_work &w,
+                                                     const struct few_gather<N> &g, uint32_t dst,
+                                                     uint32_t k_line)
+{
+    const int lane = (int)threadIdx.x % WARP, first = lane / K_LINE_PIECES;
+#pragma unroll
+    for (int i = 0; i < N / GATHER_ROWS; i++) {
+        const int row = first + i * GATHER_ROWS;
+        if (row >= g.n) break;
+        const uint8_t *src =
+            w.a.q + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
+        const int place = (lane % K_LINE_PIECES) ^ (row & 7);
+        cp_async_16(dst + (uint32_t)(row * K_LINE_BYTES + place * PIECE_BYTES), src, true);
+    }
+}
+
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void load_weights(const struct few_work &w,
+                                                    const struct few_block<N, G> &b, uint32_t stage,
+                                                    uint32_t k_line, uint32_t col, int expert)
+{
+    const uint32_t full = smem_address(&b.s->full[stage]), dst = smem_address(b.stages[stage].w);
+    const uint32_t tile_bytes = G ? w.a.pack.tile_bytes : (uint32_t)TILE_BYTES;
+    const char *from = (const char *)w.a.w + (size_t)expert * w.a.w_stride;
+    DCHECK(stage < w.n_stage && k_line < w.n_k_line && col < w.n_col_tile && expert >= 0);
+    mbarrier_arrive_expect(full, tile_bytes + (MAPPED ? 0 : N * K_LINE_BYTES));
+    bulk_load(dst, from + ((size_t)col * w.n_k_line + k_line) * tile_bytes, tile_bytes, full);
+}
+
+/* The inputs of one stage, by the whole warp. */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void load_inputs(const struct few_work &w,
+                                                   const struct few_block<N, G> &b, uint32_t stage,
+                                                   const struct few_gather<N> &g, uint32_t k_line,
+                                                   const struct product_rows &rows, uint32_t col)
+{
+    const int lane = (int)threadIdx.x % WARP;
+    const uint32_t full = smem_address(&b.s->full[stage]), in = smem_address(b.stages[stage].in);
+    if (lane == 0) {
+        if (G == 0) {
+            const float *scale = rows.w_scale + (size_t)(col * BM / SCALE_BLOCK) * w.a.scale_stride;
+            cp_async_4(smem_address(&b.s->w_scale[stage]), scale + k_line);
+        }
+        if (!MAPPED) tensor_load(in, &w.in_map, full, (int)k_line * K_LINE_BYTES, rows.first, 0);
+    }
+    if (MAPPED) gather_k_line<N>(w, g, in, k_line);
+#pragma unroll
+    for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
+        const int at = lane + i * WARP;
+        if (g.scale[i]) cp_async_4(smem_address(&b.s->in_scale[stage][at]), g.scale[i] + k_line);
+    }
+    mbarrier_arrive_cp_async(full);
+}
+
+/* The weights of a block's first run, as many K lines as the ring holds: before its rows are known,
+ * and where they do not depend on the kernel in front, before that has ended. Returns their number.
+ */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ uint32_t load_early(const struct few_work &w,
+                                                      const struct few_block<N, G> &b,
+                                                      const struct few_run &r, int expert)
+{
+    const uint32_t k_part = w.n_k_line / w.cluster_size, k_line0 = b.cluster_rank * k_part;
+    const uint32_t n = min(k_part * (r.col_end - r.col), w.n_stage);
+    for (uint32_t i = 0; i < n && threadIdx.x % WARP == 0; i++) {
+        load_weights<N, MAPPED, G>(w, b, i, k_line0 + i % k_part, r.col + i / k_part, expert);
+    }
+    return n;
+}
+
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void produce(const struct few_work &w,
+                                               const struct few_block<N, G> &b)
+{
+    const bool leads = threadIdx.x % WARP == 0;
+    const uint32_t k_part = w.n_k_line / w.cluster_size,
+                   k_line0 = b.cluster_rank * k_part; /* what is this block's */
+    const uint32_t step = gridDim.x / w.cluster_size, first = blockIdx.x / w.cluster_size;
+    const struct few_run run0 = run_at<MAPPED>(w, first);
+    uint32_t n_early = 0;
+    const bool known = !MAPPED || run0.row_tile + 1 == w.a.known_task;
+    if (known) n_early = load_early<N, MAPPED, G>(w, b, run0, MAPPED ? w.a.known_expert : 0);
+    dependency_wait();
+    const int expert0 = MAPPED ? w.a.tasks[run0.row_tile].expert : 0; /* if there is such a task */
+    const uint32_t n_run = run_count<MAPPED>(w);
+    if (!known && first < n_run) n_early = load_early<N, MAPPED, G>(w, b, run0, expert0);
+    struct few_ring at = {0, 0};
+    for (uint32_t i = first; i < n_run; i += step) {
+        const struct few_run r = run_at<MAPPED>(w, i);
+        const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
+        const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
+        struct few_gather<N> g;
+        gather_of<N, MAPPED>(g, w, rows);
+        for (uint32_t col = r.col; col < r.col_end; col++) {
+            for (uint32_t k_line = k_line0; k_line < k_line0 + k_part;
+                 k_line++, advance(at, w.n_stage)) {
+                wait_phase(&b.s->empty[at.stage], at.parity ^ 1);
+                if (n_early) {
+                    n_early--;
+                } else if (leads) {
+                    load_weights<N, MAPPED, G>(w, b, at.stage, k_line, col, expert);
+                }
+                load_inputs<N, MAPPED, G>(w, b, at.stage, g, k_line, rows, col);
+            }
+        }
+    }
+}
+
+/* ---- the warps that multiply ---- */
+
+/* k_part += the next K line's sum times its scales */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2],
+                                                  const struct few_block<N, G> &b, uint32_t stage)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    const uint64_t weight = wgmma_operand(smem_address(b.stages[stage].w));
+    const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
+    if (MAPPED) async_proxy_fence();
+    float c[N / 2];
+    wgmma_fence();
+    wgmma_e4m3_start(c, weight, in);
+#pragma unroll
+    for (uint64_t i = 2; i < K_LINE_BYTES / 16; i += 2) wgmma_e4m3_add(c, weight + i, in + i);
+    wgmma_commit();
+    const float w_scale = b.s->w_scale[stage];
+    float2 scale[N / 8]; /* of rows 8 j + 2 t and the next */
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + 2 * (int)(lane % 4)];
+    }
+    wgmma_wait(c);
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(smem_address(&b.s->empty[stage]));
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        const float s0 = w_scale * scale[j].x, s1 = w_scale * scale[j].y;
+        k_part[4 * j] = fmaf(c[4 * j], s0, k_part[4 * j]);
+        k_part[4 * j + 1] = fmaf(c[4 * j + 1], s1, k_part[4 * j + 1]);
+        k_part[4 * j + 2] = fmaf(c[4 * j + 2], s0, k_part[4 * j + 2]);
+        k_part[4 * j + 3] = fmaf(c[4 * j + 3], s1, k_part[4 * j + 3]);
+    }
+}
+
+/* The same of U4 weights, group by group. */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const struct few_work &w,
+                                                   const struct few_block<N, G> &b, uint32_t stage)
+{
+    enum { STEPS = 4 / G };
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    const char *tile = (const char *)b.stages[stage].w;
+    const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
+    const uint4 lo = *(const uint4 *)(tile + warp * 1024 + lane * 16);
+    const uint4 hi = *(const uint4 *)(tile + warp * 1024 + 512 + lane * 16);
+    const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    if (MAPPED) async_proxy_fence();
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        const uint32_t at = (uint32_t)i * PACK4_ROWS + warp * 16 + lane / 4;
+        const uint32_t zero[2] = {u4_zero(w.u4, tile, at), u4_zero(w.u4, tile, at + 8)};
+        const float s[2] = {u4_scale(w.u4, tile, at), u4_scale(w.u4, tile, at + 8)};
+        uint32_t a[STEPS][4];
+        float c[N / 2];
+#pragma unroll
+        for (int u = 0; u < STEPS; u++) {
+            uint32_t rows[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                u4_rows(words[2 * (i * STEPS + u) + half], zero, rows);
+                a[u][2 * half] = rows[0];
+                a[u][2 * half + 1] = rows[1];
+            }
+        }
+        const uint64_t x = in + (uint64_t)(2 * i * STEPS);
+        wgmma_fence();
+        wgmma_e4m3_start(c, a[0], x);
+#pragma unroll
+        for (int u = 1; u < STEPS; u++) wgmma_e4m3_add(c, a[u], x + 2 * (uint64_t)u);
+        wgmma_commit();
+        float2 scale[N / 8]; /* of rows 8 j + 2 t and the next */
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + 2 * (int)(lane % 4)];
+        }
+        wgmma_wait(c);
+        if (i == G - 1) {
+            __syncwarp();
+            if (lane == 0) mbarrier_arrive(smem_address(&b.s->empty[stage]));
+        }
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            const float of_row = j % 2 ? scale[j / 4].y : scale[j / 4].x;
+            k_part[j] = fmaf(c[j], s[j / 2 % 2] * of_row, k_part[j]);
+        }
+    }
+}
+
+/* k_part = the sum of the next part of K */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void sum_k_part(float (&k_part)[N / 2], const struct few_work &w,
+                                                  const struct few_block<N, G> &b,
+                                                  struct few_ring &at)
+{
+    const uint32_t n_k_line = w.n_k_line / w.n_k_part;
+    DCHECK(w.n_k_line % w.n_k_part == 0);
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) k_part[j] = 0.0f;
+    for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at, w.n_stage)) {
+        wait_phase(&b.s->full[at.stage], at.parity);
+        if constexpr (G == 0) {
+            add_k_line<N, MAPPED, G>(k_part, b, at.stage);
+        } else {
+            add_u4_line<N, MAPPED, G>(k_part, w, b, at.stage);
+        }
+    }
+}
+
+/* total = the sum of all parts, which are added to zero one after the other; a lone part as it is
+ */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void sum_k_parts(float (&total)[N / 2], const struct few_work &w,
+                                                   const struct few_block<N, G> &b,
+                                                   struct few_ring &at)
+{
+    sum_k_part<N, MAPPED, G>(total, w, b, at);
+    if (w.n_k_part == 1) return;
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) total[j] += 0.0f;
+    for (uint32_t i = 1; i < w.n_k_part; i++) {
+        float k_part[N / 2];
+        sum_k_part<N, MAPPED, G>(k_part, w, b, at);
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) total[j] += k_part[j];
+    }
+}
+
+/* Output `column` of rows 8 j + 2 t and the next. */
+static __device__ __forceinline__ void store_pair(const struct few_work &w,
+                                                  const struct product_rows &rows, int j,
+                                                  uint32_t column, float x, float y)
+{
+    const int row = 8 * j + 2 * ((int)threadIdx.x % 4);
+    if (column >= w.a.n) return;
+    if (row < rows.n) w.a.out[(size_t)out_row(rows, row) * w.a.out_stride + column] = x;
+    if (row + 1 < rows.n) w.a.out[(size_t)out_row(rows, row + 1) * w.a.out_stride + column] = y;
+}
+
+/* Sends a part's sums to the blocks that add them up: eighth u to block u / (eighths of a block).
+ */
+template <int N, int G>
+static __device__ __forceinline__ void send_k_part(const struct few_work &w,
+                                                   const struct few_block<N, G> &b, uint32_t part,
+                                                   const float (&k_part)[N / 2])
+{
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
+                   mine = UNITS / w.cluster_size;
+    const uint32_t ready = smem_address(&b.s->ready[part]);
+    DCHECK(part < w.n_part);
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++) {
+        const uint32_t unit = 2 * warp + half, to = unit / mine;
+        const uint32_t place = (b.cluster_rank * mine + unit % mine) * (N / 8) * WARP + lane;
+        const uint32_t at = cluster_address(smem_address(&b.parts[part].sum[place]), to);
+        const uint32_t barrier = cluster_address(ready, to);
+#pragma unroll
+        for (uint32_t j = 0; j < N / 8; j++) {
+            cluster_store(at + j * (uint32_t)(WARP * sizeof(float2)), barrier,
+                          k_part[4 * j + 2 * half], k_part[4 * j + 2 * half + 1]);
+        }
+    }
+}
+
+/* Adds up this block's eighths of a tile, parts in ascending order, and writes them. */
+template <int N, int G>
+static __device__ __forceinline__ void
+add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t part,
+            uint32_t parity, const struct product_rows &rows, uint32_t column0)
+{
+    const uint32_t lane = threadIdx.x % WARP, mine = UNITS / w.cluster_size, pairs = mine * (N / 8);
+    wait_phase<true>(&b.s->ready[part], parity);
+    for (uint32_t i = threadIdx.x / WARP; i < pairs; i += CONSUMER_WARPS) {
+        const float2 *from = b.parts[part].sum + i * WARP + lane;
+        float2 sum = make_float2(0.0f, 0.0f);
+        for (uint32_t k_part = 0; k_part < w.cluster_size; k_part++) {
+            const float2 v = from[k_part * pairs * WARP];
+            sum.x += v.x;
+            sum.y += v.y;
+        }
+        const uint32_t unit = b.cluster_rank * mine + i / (N / 8);
+        store_pair(w, rows, (int)(i % (N / 8)), column0 + unit * 8 + lane / 4, sum.x, sum.y);
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(smem_address(&b.s->read));
+}
+
+template <int N>
+static __device__ __forceinline__ void store_tile(const struct few_work &w,
+                                                  const struct product_rows &rows, uint32_t column0,
+                                                  const float (&sum)[N / 2])
+{
+    const uint32_t column = column0 + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
+#pragma unroll
+    for (int j = 0; j < N / 8; j++) {
+        store_pair(w, rows, j, column, sum[4 * j], sum[4 * j + 1]);
+        store_pair(w, rows, j, column + 8, sum[4 * j + 2], sum[4 * j + 3]);
+    }
+}
+
+template <int N, bool MAPPED, bool SPLIT, int G>
+static __device__ __forceinline__ void consume(const struct few_work &w,
+                                               const struct few_block<N, G> &b)
+{
+    const uint32_t step = gridDim.x / w.cluster_size, n_run = run_count<MAPPED>(w);
+    struct few_ring at = {0, 0};
+    uint32_t n_item = 0; /* items so far */
+    for (uint32_t i = blockIdx.x / w.cluster_size; i < n_run; i += step) {
+        const struct few_run r = run_at<MAPPED>(w, i);
+        const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
+        for (uint32_t col = r.col; col < r.col_end; col++, n_item++) {
+            float sum[N / 2];
+            if constexpr (SPLIT) {
+                if (threadIdx.x == 0) {
+                    mbarrier_arrive_expect(smem_address(&b.s->ready[n_item % 2]),
+                                           sizeof(struct few_parts<N>));
+                }
+                sum_k_part<N, MAPPED, G>(sum, w, b, at);
+                if (n_item) wait_phase(&b.s->read, (n_item - 1) % 2);
+                send_k_part<N, G>(w, b, n_item % 2, sum);
+                add_k_parts<N, G>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM);
+            } else {
+                sum_k_parts<N, MAPPED, G>(sum, w, b, at);
+                store_tile<N>(w, rows, col * BM, sum);
+            }
+        }
+    }
+}
+
+/* Blocks of a multiprocessor that registers leave room for: k_line, k_part and, where a block makes
+ * all parts, total take N / 2 a thread each. */
+template <int N, bool SPLIT, int G> constexpr uint32_t blocks_max(void)
+{
+    if (G && N == 16) return 5; /* codes of weights */
+    if (G && N == 32) return 3;
+    if (G && N == 64) return 2;
+    return N == 8 && SPLIT ? 8 : N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
+}
+
+template <int N, bool MAPPED, bool SPLIT, int G>
+__global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT, G>())
+    product_few_kernel(const __grid_constant__ struct few_work w)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    SHARED_DYNAMIC(unsigned char, shared);
+    struct few_block<N, G> b;
+    b.s = (struct few_shared<N> *)shared;
+    b.parts = (struct few_parts<N> *)(b.s + 1);
+    b.stages = (struct few_stage<N, G> *)(b.parts + w.n_part);
+    b.cluster_rank = SPLIT ? cluster_rank() : 0;
+    if (threadIdx.x == CONSUMERS) {
+        if (!MAPPED) tensor_map_prefetch(&w.in_map);
+        for (uint32_t i = 0; i < w.n_stage; i++) {
+            mbarrier_init(smem_address(&b.s->full[i]), 1 + WARP);
+            mbarrier_init(smem_address(&b.s->empty[i]), CONSUMER_WARPS);
+        }
+        for (int i = 0; i < 2; i++) {
+            mbarrier_init(smem_address(&b.s->ready[i]), 1);
+        }
+        mbarrier_init(smem_address(&b.s->read), CONSUMER_WARPS);
+        mbarrier_init_fence();
+        async_proxy_fence();
+    }
+    __syncthreads();
+    if (SPLIT) cluster_arrive_relaxed();
+    if (!MAPPED) dependency_release();
+    if (threadIdx.x >= CONSUMERS) {
+        produce<N, MAPPED, G>(w, b);
+        if (SPLIT) cluster_wait();
+    } else {
+        dependency_wait();
+        if (MAPPED) dependency_release(); /* launch.cuh */
+        if (SPLIT) cluster_wait();        /* every block's barriers are there */
+        consume<N, MAPPED, SPLIT, G>(w, b);
+    }
+#endif
+}
+
+/* ---- the host ---- */
+
+/* Shared memory of a block and how many a multiprocessor holds of them. */
+struct few_shape {
+    uint32_t n_part;
+    uint32_t n_stage;
+    uint32_t n_byte;
+    uint32_t per_sm;
+};
+
+template <int N, int G> static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage)
+{
+    struct few_shape f = {};
+    f.n_part = n_part;
+    f.n_stage = n_stage;
+    f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
+                          n_stage * sizeof(struct few_stage<N, G>));
+    ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
+    f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
+                   n_part ? blocks_max<N, true, G>() : blocks_max<N, false, G>());
+    return f;
+}
+
+/* Blocks that walk over many items: as deep a ring as two or three blocks leave room for. */
+template <int N, int G> static struct few_shape walking_shape(uint32_t cluster_size)
+{
+    const uint32_t n_part = cluster_size > 1 ? 2 : 0;
+    for (uint32_t per_sm = 3; per_sm > 1; per_sm--) {
+        for (uint32_t n = STAGES_MAX; n >= 4; n--) {
+            const struct few_shape f = shape_of<N, G>(n_part, n);
+            if (f.per_sm >= per_sm) return f;
+        }
+    }
+    return shape_of<N, G>(n_part, 4);
+}
+
+/* Blocks for one item each, if the device holds all of them at once with rings that are deep
+ * enough; else n_byte is 0. */
+template <int N, int G>
+static struct few_shape single_shape(uint32_t cluster_size, uint32_t n_block, uint32_t n_k_line,
+                                     uint32_t n_sm)
+{
+    const uint32_t n_part = cluster_size > 1 ? 1 : 0;
+    const uint32_t least = cluster_size > 1 ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
+    for (uint32_t n = min(n_k_line, (uint32_t)STAGES_MAX); n >= min(n_k_line, least); n--) {
+        const struct few_shape f = shape_of<N, G>(n_part, n);
+        if (n_block <= f.per_sm * n_sm * 15 / 16) return f; /* clusters leave some places empty */
+    }
+    return {};
+}
+
+/* One launch's attributes; they point into the struct. */
+struct few_launch {
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config;
+};
+
+static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t cluster_size,
+                       uint32_t n_byte, cudaStream_t stream)
+{
+    ASSERT(n_block >= 1 && n_block <= INT32_MAX && n_byte <= SHARED_MAX);
+    ASSERT(cluster_size >= 1 && cluster_size <= CLUSTER_BLOCKS_MAX && n_block % cluster_size == 0);
+    *l = {};
+    l->attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    l->attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    l->attributes[1].id = cudaLaunchAttributeClusterDimension;
+    l->attributes[1].val.clusterDim.x = cluster_size;
+    l->attributes[1].val.clusterDim.y = 1;
+    l->attributes[1].val.clusterDim.z = 1;
+    l->config.gridDim = dim3(n_block);
+    l->config.blockDim = dim3(THREADS);
+    l->config.dynamicSmemBytes = n_byte;
+    l->config.stream = stream;
+    l->config.attrs = l->attributes;
+    l->config.numAttrs = cluster_size > 1 ? 2 : 1;
+}
+
+template <int N, bool MAPPED, int G>
+static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
+                          const struct sm90_limits &limits, uint32_t i_tile, cudaStream_t stream)
+{
+    struct few_work w = {};
+    w.a = a;
+    if (G) w.u4 = u4_form_of(a.pack);
+    w.n_k_line = a.k / K_LINE_BYTES;
+    w.n_k_part = fp8_k_part_count(a.n, w.n_k_line, a.tasks != NULL);
+    w.n_col_tile = ceil_div(a.n, BM);
+    w.n_row_tile = n_tile;
+    w.cluster_size = n_tile * w.n_col_tile < limits.n_sm * ALONE_TILES ? w.n_k_part : 1;
+    w.run_cols = MAPPED && w.cluster_size == 1 ? ceil_div(RUN_K_LINES, w.n_k_line) : 1;
+    const uint32_t run_k_lines = w.n_k_line / w.cluster_size * w.run_cols;
+    uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
+    if (!n_run) return cudaSuccess;
+    struct few_shape f =
+        single_shape<N, G>(w.cluster_size, n_run * w.cluster_size, run_k_lines, limits.n_sm);
+    if (!f.n_byte) {
+        f = walking_shape<N, G>(w.cluster_size);
+        for (uint32_t i = 0; i < FEW_K_PARTS; i++) {
+            const uint32_t most = G && i == 0 ? limits.n_sm * f.per_sm : limits.few[i_tile][i];
+            if (w.cluster_size == 1u << i) n_run = min(n_run, most);
+        }
+    }
+    w.n_stage = f.n_stage;
+    w.n_part = f.n_part;
+    if (!MAPPED) {
+        cudaError_t e = make_map(&w.in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, N);
+        if (e != cudaSuccess) return e;
+    }
+    struct few_launch l;
+    set_launch(&l, n_run * w.cluster_size, w.cluster_size, f.n_byte, stream);
+    return w.cluster_size > 1
+               ? cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, true, G>, w)
+               : cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, false, G>, w);
+}
+
+/* Clusters of 2^i blocks that the device holds at once, no more than *n_cluster. */
+template <int N, bool MAPPED, bool SPLIT, int G>
+static cudaError_t init_kernel(uint32_t i, uint32_t *n_cluster)
+{
+    auto *kernel = product_few_kernel<N, MAPPED, SPLIT, G>;
+    const uint32_t cluster_size = 1u << i;
+    struct few_launch l;
+    int n = 0;
+    cudaError_t e = raise_shared(kernel, SM_BYTES - BLOCK_BYTES);
+    if (e != cudaSuccess) return e;
+    set_launch(&l, cluster_size, cluster_size, walking_shape<N, G>(cluster_size).n_byte, NULL);
+    l.config.numAttrs = 2;
+    e = cudaOccupancyMaxActiveClusters(&n, kernel, &l.config);
+    *n_cluster = min(*n_cluster, (uint32_t)max(n, 1));
+    return e;
+}
+
+template <int N, int G> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_K_PARTS])
+{
+    cudaError_t e = cudaSuccess;
+    for (uint32_t i = 0; i < FEW_K_PARTS && e == cudaSuccess; i++) {
+        n_cluster[i] = UINT32_MAX;
+        e = i ? init_kernel<N, false, true, G>(i, &n_cluster[i])
+              : init_kernel<N, false, false, G>(i, &n_cluster[i]);
+        if (e != cudaSuccess) return e;
+        e = i ? init_kernel<N, true, true, G>(i, &n_cluster[i])
+              : init_kernel<N, true, false, G>(i, &n_cluster[i]);
+    }
+    return e;
+}
+
+template <int G> static cudaError_t init_tiles(uint32_t (&few)[FEW_TILES][FEW_K_PARTS])
+{
+    cudaError_t e = init_tile<8, G>(few[0]);
+    if (e == cudaSuccess) e = init_tile<16, G>(few[1]);
+    if (e == cudaSuccess) e = init_tile<32, G>(few[2]);
+    if (e == cudaSuccess) e = init_tile<64, G>(few[3]);
+    return e;
+}
+
+template <int N, int G>
+static cudaError_t launch_tile(const struct product_args &a, uint32_t n_tile,
+                               const struct sm90_limits &limits, uint32_t i_tile,
+                               cudaStream_t stream)
+{
+    return a.tasks ? launch<N, true, G>(a, n_tile, limits, i_tile, stream)
+                   : launch<N, false, G>(a, n_tile, limits, i_tile, stream);
+}
+
+template <int G>
+static cudaError_t launch_tiles(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                                const struct sm90_limits &limits, cudaStream_t stream)
+{
+    switch (tile) {
+    case 8: return launch_tile<8, G>(a, n_tile, limits, 0, stream);
+    case 16: return launch_tile<16, G>(a, n_tile, limits, 1, stream);
+    case 32: return launch_tile<32, G>(a, n_tile, limits, 2, stream);
+    case 64: return launch_tile<64, G>(a, n_tile, limits, 3, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+#endif
