@@ -184,12 +184,54 @@ static void test_every_expert(void **state)
     check_config(&c, DTYPE_F8_E4M3, N);
 }
 
+/* A step's router and its experts, one after the other, then the experts of the same choice by
+ * themselves: a device may have used what its router left. */
+static void check_routed(struct rig *r, struct moe_case *k, uint32_t n)
+{
+    const uint32_t hidden = r->config.hidden, width = 2 * r->config.n_expert_used;
+    struct router_args router = {
+        .w = k->w, .x = r->buffer[BUFFER_NORMED], .route = r->buffer[BUFFER_ROUTE], .n_token = n};
+    struct moe_args moe = {.w = k->w,
+                           .x = r->buffer[BUFFER_NORMED],
+                           .route = r->buffer[BUFFER_ROUTE],
+                           .y = r->buffer[BUFFER_DELTA],
+                           .n_token = n};
+    rig_write(r, BUFFER_NORMED, n, hidden, k->x);
+    op_ok(r, r->ops->router(r->b, &router), "router");
+    op_ok(r, r->ops->moe(r->b, &moe), "moe");
+    float *got = rig_read(r, BUFFER_DELTA, n, hidden);
+    float *route = rig_read(r, BUFFER_ROUTE, n, width);
+    const struct moe_case again = {k->w, k->x, route};
+    float *want = run(r, (void *)&again, k->x, n);
+    op_same_bits("experts behind their router", got, want, (size_t)n * hidden * sizeof *got);
+    mem_free(got);
+    mem_free(route);
+    mem_free(want);
+}
+
+static void test_behind_router(void **state)
+{
+    (void)state;
+    const uint32_t rows[] = {1, 2, 64, 8, 65, 1, N};
+    struct backend_config c;
+    struct rig ref, dev;
+    struct moe_tensors tensors;
+    struct gen *g = gen_create_for(82, ACT_FP8);
+    gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
+    rig_open_pair(&ref, &dev, &c);
+    gen_moe(g, &c, DTYPE_F8_E4M3, &tensors);
+    struct moe_case k = {rig_moe(&dev, &tensors), gen_floats(g, (size_t)N * c.hidden, 1), NULL};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_routed(&dev, &k, rows[i]);
+    rig_close_pair(&ref, &dev);
+    gen_destroy(g);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type),     cmocka_unit_test(test_every_form),
         cmocka_unit_test(test_without_shared), cmocka_unit_test(test_long_sums),
-        cmocka_unit_test(test_every_expert),
+        cmocka_unit_test(test_every_expert),   cmocka_unit_test(test_behind_router),
     };
     return OP_MAIN(argc, argv, tests);
 }
