@@ -92,7 +92,7 @@ static void read_frame(const uint8_t *data, size_t n)
 static void read_bodies(const uint8_t *data, size_t n)
 {
     struct page_hello h;
-    struct page_want w;
+    struct tier_name w;
     struct hash128 keys[8];
     uint32_t n_key;
     unsigned char again[WANT_BYTES];
@@ -100,7 +100,7 @@ static void read_bodies(const uint8_t *data, size_t n)
         ASSERT(memchr(h.id, '\0', sizeof h.id));
     }
     if (n >= WANT_BYTES && want_read(&w, data, NULL) == FATHOM_OK) {
-        ASSERT(w.name.n_id <= TIER_MAX_ID);
+        ASSERT(w.n_id <= TIER_MAX_ID);
         want_write(again, &w);
         ASSERT(memcmp(again, data, WANT_BYTES) == 0);
     }
