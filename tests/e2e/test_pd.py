@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """test_pd - a server that prefills and one that decodes, with the pilot
 
-    test_pd.py [--ucx] pair|faults|strangers|router|peers|long|cancels|time|pool [N] PROGRAM
+    test_pd.py [--ucx] pair|faults|strangers|router|peers|kill|cancels|time|pool [N] PROGRAM
 
 pair: both dialects, 32 requests at once: every answer is one server's, and pages have moved.
 faults: killed and stopped servers, damage on the way, hostile clients, requests that leave.
 strangers: other secrets, models, numerics and layouts.
 router: fathom router with --prefill and --decode, in all four APIs.
 peers: --kv-peers.
-long: N requests while the server that prefills is killed and started anew.
+kill: N requests while the server that prefills is killed and started anew.
 cancels: N requests that leave at any moment; both servers are as before.
 time: prints what N hand-overs take; tests nothing.
 pool: prints what N repeated prompts take, by where their pages are; tests nothing.
@@ -97,6 +97,47 @@ def total(s, name):
 
 def moved(d):
     return total(d, "fathom_kv_pages_pulled_total"), total(d, "fathom_kv_pages_pull_lost_total")
+
+
+def check_ascend(one, p, d):
+    """What vllm-ascend's load-balancing proxy asks: NIXL's, with a least number of tokens, a stream and
+    a request's id; P's answer is handed on as it is."""
+    path, headers = "/v1/chat/completions", {"Authorization": "Bearer None", "X-Request-Id": "a-1"}
+    chat = {"messages": [{"role": "user", "content": text_of(98, 150)}], "max_tokens": 8,
+            "max_completion_tokens": 8, "temperature": 0, "stream": True,
+            "stream_options": {"include_usage": True}}
+    first = {**chat, "stream": False, "max_tokens": 1, "min_tokens": 1, "max_completion_tokens": 1,
+             "kv_transfer_params": {
+                 "do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None,
+                 "remote_block_ids": None, "remote_host": None, "remote_port": None}}
+    first.pop("stream_options")
+    texts = []
+    for s in (one, d):
+        if s == d:
+            connection = p.connect()
+            connection.request("POST", path, json.dumps(first), headers)
+            chat["kv_transfer_params"] = json.loads(connection.getresponse().read())[
+                "kv_transfer_params"]
+        n = moved(d)[0]
+        texts.append("".join(c["choices"][0]["delta"].get("content") or ""
+                             for c in s.stream(path, chat) if c["choices"]))
+    assert texts[0] and texts[0] == texts[1] and moved(d)[0] > n, texts
+
+
+def cpu_s(s):
+    with open(f"/proc/{s.process.pid}/stat") as f:
+        return sum(map(int, f.read().rsplit(")", 1)[1].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
+def check_idle(p, d):
+    """Connections that nothing comes over cost nothing."""
+    for s in (p, d):
+        s.wait_idle()
+    time.sleep(0.5)
+    before = [cpu_s(s) for s in (p, d)]
+    time.sleep(2)
+    spent = [cpu_s(s) - b for s, b in zip((p, d), before)]
+    assert max(spent) <= 0.05, spent
 
 
 def check_both_at_once(one, p, d):
@@ -195,6 +236,8 @@ def check_pair():
             "do_remote_decode": False, "do_remote_prefill": True, **where}})
         assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
         assert moved(d)[0] > n
+    check_ascend(one, p, d)
+    check_idle(p, d)
     assert check_both_at_once(one, p, d) > 2.5  # else the test shows nothing: give it more prompts
     # a server of no exchange says so
     status, answer = post(one, {**body, "kv_transfer_params": ask_first})
@@ -368,9 +411,9 @@ def check_strangers(one, p, secret, other):
         s.stop()
 
 
-def check_cancels(p, d, n):
+def check_cancels(p, d, n, n_word=250):
     def leave(seed):
-        body = body_of(seed, 250, max_tokens=400)
+        body = body_of(seed, n_word, max_tokens=400)
         params = prefill(p, body)
         connection = d.connect()
         connection.request("POST", "/v1/completions",
@@ -378,7 +421,7 @@ def check_cancels(p, d, n):
         time.sleep(random.Random(seed).random() * 0.1)
         connection.close()
 
-    threads = [threading.Thread(target=lambda k=k: [leave(1000 + k * 100 + i) for i in range(n // 4)])
+    threads = [threading.Thread(target=lambda k=k: [leave(1000 * n + 1000 * k + i) for i in range(n // 4)])
                for k in range(4)]
     for t in threads:
         t.start()
@@ -396,10 +439,10 @@ def memory_of(s):
 def check_many_cancels(n):
     """What is held for a request is given up with it: memory, pages, connections."""
     p, d = server("kv_producer"), server("kv_consumer")
-    check_cancels(p, d, 100)
+    check_cancels(p, d, 100, 60)
     files = [len(os.listdir(f"/proc/{s.process.pid}/fd")) for s in (p, d)]
     memory = [memory_of(s) for s in (p, d)]
-    check_cancels(p, d, n)
+    check_cancels(p, d, n, 60)
     for s, n_file, n_byte in zip((p, d), files, memory):
         assert len(os.listdir(f"/proc/{s.process.pid}/fd")) <= n_file + 8
         assert memory_of(s) < n_byte + (64 << 20), (memory_of(s), n_byte)
@@ -556,7 +599,7 @@ def check_peers():
         assert s.stop() == 0
 
 
-def check_long(n):
+def check_kill(n):
     """The server that prefills is killed and started anew while n requests come."""
     one, d = server(), server("kv_consumer")
     now = [server("kv_producer")]
@@ -682,8 +725,8 @@ if __name__ == "__main__":
         tell_hand_over(number)
     elif part == "pool":
         tell_pool(number)
-    elif part == "long":
-        check_long(number)
+    elif part == "kill":
+        check_kill(number)
     elif part == "cancels":
         check_many_cancels(number)
     else:
