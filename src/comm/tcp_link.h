@@ -22,4 +22,8 @@ fathom_err tcp_link_listen(const char *host, uint16_t port, int *fd, uint16_t *o
  * passed over. */
 struct page_link *tcp_link_accept(int fd, int stop_fd);
 
+/* tcp_link_break - sends and receives on a link fail from now on, those under way too; any thread.
+ * The link is still to be closed. */
+void tcp_link_break(struct page_link *l);
+
 #endif
