@@ -11,6 +11,7 @@
 
 #include "base/fail.h"
 #include "fathom/follow.h"
+
 #define END_OF_SENTENCE "<｜end▁of▁sentence｜>"
 
 /* No token is made while so many events wait to be polled: who polls is not outrun. */
