@@ -273,6 +273,7 @@ typedef struct fathom_stats {
     uint64_t progress;     /* changes as steps get on, within a step too where the backend can tell.
                           While requests are live and it stays as it is, the engine is stuck. */
     bool failed;           /* the engine has met a fatal error */
+    char away[160];        /* of several hosts one is not there: which, and why; "": all are */
     /* of steps without prompts, while fathom_watch_experts is on */
     uint64_t n_expert_choice;  /* layers that chose experts, of all steps */
     uint64_t n_expert_hit;     /* experts that any token of a step chose in a layer, added up */

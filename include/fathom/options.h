@@ -66,6 +66,16 @@ typedef struct fathom_transfer {
     uint32_t n_peer;
 } fathom_transfer;
 
+/* Hosts that compute one model together (docs/hosts.md). */
+typedef struct fathom_hosts {
+    uint32_t n_node;     /* 2 to 64 */
+    uint32_t node_rank;  /* of this one; host 0 has the engine, the others follow */
+    const char *address; /* of host 0, */
+    uint16_t port;       /* and port */
+    bool has_token;      /* without one, hosts of this machine only */
+    uint64_t token[2];
+} fathom_hosts;
+
 /* Where other servers ask an engine for pages. */
 typedef struct fathom_pages_at {
     const char *host; /* NULL: nowhere */
@@ -120,7 +130,8 @@ typedef struct fathom_options {
     /* What the checkpoint's method must be, by vLLM's name ("awq", "gptq_marlin"); NULL: whatever
      * the files say. Borrowed until fathom_open returns. */
     const char *quantization;
-    uint32_t world;  /* ranks that share every layer; 0: 1 */
+    const fathom_hosts *hosts; /* NULL: this one alone. The caller's while the engine is open */
+    uint32_t world;            /* ranks that share every layer; 0: 1 */
     bool rank_slice; /* for measurements: rank `rank` of `world` by itself, without collectives */
     uint32_t rank;
     bool no_async; /* a GPU idles while the next step is planned; else the host plans it ahead */

@@ -36,6 +36,7 @@
 #include "fathom/err.h"
 
 struct graph;
+struct host_net;
 struct weight;
 
 /* What inputs of matrix products are rounded to. With FP8 the matrices that tensor_takes_fp8 names
@@ -63,7 +64,6 @@ static inline enum input_code backend_input_code(enum act_type act, const struct
 }
 
 enum { RANK_PATIENCE_MS = 300000 };
-
 /* Fixed at creation. Counts of heads and inner widths are this rank's part. */
 struct backend_config {
     enum act_type act;
@@ -97,6 +97,7 @@ struct backend_config {
     uint32_t n_thread;      /* CPU only; 0: all processors */
     int device;             /* GPU only: index */
     struct parallel parallel;
+    struct host_net *net; /* ref, cpu: the other processes (host_group.h), or NULL */
     uint32_t patience_ms; /* for another rank; 0: RANK_PATIENCE_MS on the host, on GPUs 2 s */
 };
 
@@ -147,7 +148,6 @@ struct backend {
 /* Marks of a queue that can be told apart: fences 0 .. BACKEND_FENCE_MAX - 1. A step under way has
  * one, so there are no more steps under way. */
 enum { BACKEND_FENCE_MAX = 8 };
-
 struct backend_ops {
     /* ---- the device ---- */
     void (*destroy)(struct backend *b); /* accepts NULL */
@@ -160,6 +160,8 @@ struct backend_ops {
     /* This rank makes no more calls of operators: peers that wait for it, now or later, get
      * EPEER. Any thread. NULL where join is. */
     void (*abandon)(struct backend *b);
+    /* After a meeting that failed, all ranks without work: peers are met anew. NULL: never. */
+    void (*renew)(struct backend *b);
     /* Device memory, 256-byte aligned, zeroed. `what` names it in messages. */
     fathom_err (*alloc)(struct backend *b, size_t bytes, const char *what, void **out,
                         fathom_diag *d);
@@ -266,8 +268,7 @@ fathom_err backend_cuda_create(struct backend **out, const struct backend_config
 fathom_err backend_cuda_generic_create(struct backend **out, const struct backend_config *c,
                                        fathom_diag *d);
 
-/* The first generation of GPUs that the cuda backend runs on: sm_80 */
-enum { CUDA_CAPABILITY_MIN = 80 };
+enum { CUDA_CAPABILITY_MIN = 80 }; /* the first GPUs that the cuda backend runs on: sm_80 */
 
 /* What a GPU is and has left. */
 struct cuda_device_info {
@@ -281,8 +282,7 @@ struct cuda_device_info {
 int backend_cuda_count(void);
 fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d);
 
-/* How a device gets at the memory of another one. A link that has atomic operations is NVLink: PCIe
- * lets peers have none. */
+/* How a device gets at the memory of another one. NVLink has atomic operations. */
 enum cuda_link { CUDA_LINK_NONE, CUDA_LINK_PCIE, CUDA_LINK_NVLINK };
 
 /* backend_cuda_link - device `from` to the memory of `to`; NONE also for devices there are not */

@@ -4,6 +4,7 @@
  *   epoch    meetings and partings that are over; read without the lock by who waits
  *   places   of the ranks that have come; compared when the last one comes
  *   shown    written by a rank before it comes, read by all between host_meet and host_part
+ *   net      swaps under the lock, when all ranks of this process have come
  *   fault    written once, before is_broken
  */
 #define _GNU_SOURCE
@@ -33,7 +34,10 @@ struct host_group {
     pthread_mutex_t lock;
     pthread_cond_t turned; /* an epoch is over, or the group is broken */
     uint32_t n_rank;
-    uint32_t n_member; /* ranks that have not left */
+    uint32_t first; /* ranks first .. first + n_local - 1 are of this process */
+    uint32_t n_local;
+    struct host_net *net; /* NULL: they are all */
+    uint32_t n_member;    /* ranks that have not left */
     uint32_t n_come;
     bool spins;
     uint64_t patience_us;
@@ -56,10 +60,13 @@ static void group_free(struct host_group *g)
     mem_free(g);
 }
 
-fathom_err host_group_create(struct host_rank *const *r, uint32_t n, uint64_t patience_us,
-                             fathom_diag *d)
+fathom_err host_group_create(struct host_rank *const *r, uint32_t n_local, struct host_net *net,
+                             uint64_t patience_us, fathom_diag *d)
 {
-    ASSERT(n >= 1 && patience_us > 0);
+    const uint32_t n = net ? net->n_rank : n_local;
+    const uint32_t first = net ? net->first : 0;
+    ASSERT(n_local >= 1 && patience_us > 0 && first + n_local <= n);
+    ASSERT(!net || net->n_local == n_local);
     struct host_group *g = mem_calloc(1, sizeof *g);
     if (g) {
         g->places = mem_calloc(n, sizeof *g->places);
@@ -79,24 +86,28 @@ fathom_err host_group_create(struct host_rank *const *r, uint32_t n, uint64_t pa
     pthread_cond_init(&g->turned, &attr);
     pthread_condattr_destroy(&attr);
     g->n_rank = n;
-    g->n_member = n;
-    g->spins = os_n_cpu() >= n;
+    g->first = first;
+    g->n_local = n_local;
+    g->net = net;
+    g->n_member = n_local;
+    g->spins = os_n_cpu() >= n_local;
     g->patience_us = patience_us;
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n_local; i++) {
         ASSERT(!r[i]->group);
-        *r[i] = (struct host_rank){.group = g, .rank = i, .n_rank = n};
+        *r[i] = (struct host_rank){.group = g, .rank = first + i, .n_rank = n};
     }
     return FATHOM_OK;
 }
 
-fathom_err host_join(struct backend *const *b, uint32_t n, uint32_t patience_ms,
-                     struct host_rank *(*peer_of)(struct backend *b), fathom_diag *d)
+fathom_err host_join(struct backend *const *b, uint32_t n, struct host_net *net,
+                     uint32_t patience_ms, struct host_rank *(*peer_of)(struct backend *b),
+                     fathom_diag *d)
 {
     struct host_rank *peers[PARALLEL_RANKS_MAX];
     ASSERT(n <= PARALLEL_RANKS_MAX);
     for (uint32_t i = 0; i < n; i++) peers[i] = peer_of(b[i]);
     if (patience_ms == 0) patience_ms = RANK_PATIENCE_MS;
-    return host_group_create(peers, n, (uint64_t)patience_ms * 1000, d);
+    return host_group_create(peers, n, net, (uint64_t)patience_ms * 1000, d);
 }
 
 /* Under the lock. The first fault stays. */
@@ -106,6 +117,19 @@ static void break_group(struct host_group *g, const char *fault)
     snprintf(g->fault, sizeof g->fault, "%s", fault);
     atomic_store(&g->is_broken, true);
     pthread_cond_broadcast(&g->turned);
+}
+
+void host_rank_renew(struct host_rank *r)
+{
+    struct host_group *g = r->group;
+    if (!g) return;
+    pthread_mutex_lock(&g->lock);
+    atomic_store(&g->is_broken, false);
+    atomic_store(&g->epoch, 0);
+    g->n_come = 0;
+    g->fault[0] = '\0';
+    memset(g->came, 0, g->n_rank * sizeof *g->came);
+    pthread_mutex_unlock(&g->lock);
 }
 
 void host_rank_break(struct host_rank *r)
@@ -160,16 +184,18 @@ void host_rank_waits(const struct host_rank *r, struct rank_waits *out)
 /* Under the lock, when the last rank has come. */
 static void check_places(struct host_group *g)
 {
-    const struct host_place *first = &g->places[0];
-    for (uint32_t i = 1; i < g->n_rank; i++) {
+    const struct host_place *first = &g->places[g->first];
+    for (uint32_t i = g->first + 1; i < g->first + g->n_local; i++) {
         const struct host_place *p = &g->places[i];
-        bool same = p->layer == first->layer && p->n_row == first->n_row;
+        bool same =
+            p->layer == first->layer && p->n_row == first->n_row && p->n_bytes == first->n_bytes;
         if (same && strcmp(p->op, first->op) == 0) continue;
         char fault[192];
         snprintf(fault, sizeof fault,
-                 "rank 0 of %u is at %s of layer %u with %u rows, rank %u at %s of layer %u with "
+                 "rank %u of %u is at %s of layer %u with %u rows, rank %u at %s of layer %u with "
                  "%u rows",
-                 g->n_rank, first->op, first->layer, first->n_row, i, p->op, p->layer, p->n_row);
+                 g->first, g->n_rank, first->op, first->layer, first->n_row, i, p->op, p->layer,
+                 p->n_row);
         break_group(g, fault);
         return;
     }
@@ -178,8 +204,8 @@ static void check_places(struct host_group *g)
 /* Under the lock: names a rank that has not come to this epoch. */
 static void give_up(struct host_group *g, const struct host_rank *r, uint64_t epoch)
 {
-    uint32_t missing = 0;
-    while (missing + 1 < g->n_rank && g->came[missing] > epoch) missing++;
+    uint32_t missing = g->first;
+    while (missing + 1 < g->first + g->n_local && g->came[missing] > epoch) missing++;
     const struct host_place *place = &g->places[r->rank];
     char fault[192];
     snprintf(fault, sizeof fault,
@@ -227,15 +253,27 @@ static void wait_for_others(struct host_rank *r, uint64_t epoch)
     atomic_fetch_add_explicit(&w->ns, clock_now_ns() - start_ns, memory_order_relaxed);
 }
 
+/* Under the lock, when the last rank of this process has come to a meeting. */
+static void swap(struct host_group *g)
+{
+    char fault[192] = "";
+    const struct host_place *place = &g->places[g->first];
+    if (!g->net || atomic_load(&g->is_broken)) return;
+    ASSERT(place->n_bytes > 0);
+    const fathom_err err = g->net->swap(g->net, place, g->shown, fault, sizeof fault);
+    if (err) break_group(g, fault[0] ? fault : fathom_err_text(err));
+}
+
 /* Waits until all ranks have come to the epoch that is under way. */
-static fathom_err come(struct host_rank *r)
+static fathom_err come(struct host_rank *r, bool to_meet)
 {
     struct host_group *g = r->group;
     pthread_mutex_lock(&g->lock);
     uint64_t epoch = atomic_load(&g->epoch);
     g->came[r->rank] = epoch + 1;
-    if (++g->n_come == g->n_rank && !atomic_load(&g->is_broken)) {
+    if (++g->n_come == g->n_local && !atomic_load(&g->is_broken)) {
         check_places(g);
+        if (to_meet) swap(g);
         g->n_come = 0;
         atomic_store_explicit(&g->epoch, epoch + 1, memory_order_release);
         pthread_cond_broadcast(&g->turned);
@@ -253,13 +291,13 @@ fathom_err host_meet(struct host_rank *r, const struct host_place *place, const 
     r->group->places[r->rank] = *place;
     r->group->shown[r->rank] = own;
     *all = r->group->shown;
-    return come(r);
+    return come(r, true);
 }
 
 fathom_err host_part(struct host_rank *r)
 {
     ASSERT(r->group);
-    return come(r);
+    return come(r, false);
 }
 
 /* ---- meetings ---- */
@@ -277,7 +315,8 @@ void host_sum_row(float *restrict sum, const float *const *parts, uint32_t n_par
 fathom_err host_gather_logits(struct host_rank *r, const float *own, size_t stride, uint32_t n_col,
                               uint32_t n_row, float *logits, size_t logit_stride)
 {
-    const struct host_place place = {.op = "head", .n_row = n_row};
+    const struct host_place place = {
+        .op = "head", .n_row = n_row, .n_bytes = n_row * stride * sizeof *own};
     const void *const *all;
     ASSERT(n_col <= stride);
     TRY(host_meet(r, &place, own, &all));
@@ -291,8 +330,39 @@ fathom_err host_gather_logits(struct host_rank *r, const float *own, size_t stri
     return host_part(r);
 }
 
+/* One array of values of 4 bytes, `width` to a row, each row from its owner. */
+static fathom_err share_array(struct host_rank *r, const struct sample_args *a, void *own,
+                              uint32_t width)
+{
+    const size_t row_bytes = 4 * (size_t)width;
+    const struct host_place place = {
+        .op = "sample", .n_row = a->n_row, .n_bytes = a->n_row * row_bytes};
+    const void *const *all;
+    TRY(host_meet(r, &place, own, &all));
+    for (uint32_t i = 0; i < a->n_row; i++) {
+        const uint32_t owner = logit_row_owner(a->rows[i].logit_row, r->n_rank);
+        if (owner == r->rank) continue;
+        memcpy((char *)own + i * row_bytes, (const char *)all[owner] + i * row_bytes, row_bytes);
+    }
+    return host_part(r);
+}
+
+/* Over several processes, array by array. */
+static fathom_err share_arrays(struct host_rank *r, const struct sample_args *a)
+{
+    bool any_top = false;
+    for (uint32_t i = 0; i < a->n_row; i++) any_top |= a->rows[i].n_top > 0;
+    TRY(share_array(r, a, a->ids, 1));
+    TRY(share_array(r, a, a->logprobs, 1));
+    TRY(share_array(r, a, a->ranks, 1));
+    if (!any_top) return FATHOM_OK;
+    TRY(share_array(r, a, a->top_ids, SAMPLE_TOP_MAX));
+    return share_array(r, a, a->top_logprobs, SAMPLE_TOP_MAX);
+}
+
 fathom_err host_share_draws(struct host_rank *r, const struct sample_args *a)
 {
+    if (r->group->net) return share_arrays(r, a);
     const struct host_place place = {.op = "sample", .n_row = a->n_row};
     const void *const *all;
     TRY(host_meet(r, &place, a, &all));

@@ -1,4 +1,4 @@
-/* host_group.h - ranks whose devices are the host: threads of one process that meet
+/* host_group.h - ranks whose devices are the host: threads of one process, or of several, that meet
  *
  * A collective is a meeting: every rank shows what it has, waits until all have come, reads what
  * the others show, and leaves; what it showed may change when all have left. Ranks meet in one
@@ -7,17 +7,38 @@
  * A wait looks for 20 us and then sleeps; with fewer processors than ranks it sleeps at once. No
  * wait is without an end: who waits longer than the group's patience breaks the group, and so does
  * a rank that fails. In a broken group every meeting, under way or later, is EPEER.
+ *
+ * Of several processes each has a group of its ranks and a struct host_net. The rank that comes
+ * last brings what its process shows to the others and theirs here, so that all ranks find the same
+ * bytes at the same places: what they compute of them has the bits that one process would have.
  */
 #ifndef FATHOM_BACKEND_HOST_GROUP_H
 #define FATHOM_BACKEND_HOST_GROUP_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "backend/backend.h"
 #include "fathom/err.h"
 
 struct host_group;
+struct host_place;
+
+/* The other processes of a group: ranks first .. first + n_local - 1 of n_rank are here. */
+struct host_net {
+    uint32_t first;
+    uint32_t n_local;
+    uint32_t n_rank;
+    /* Brings place->n_bytes of every rank to all processes.
+     *
+     *   shown   [n_rank]: of the ranks here as they show it; of the others filled, until the next
+     *           swap
+     *   fault   the message of an error
+     * Errors  EPEER: another process is lost, or is at another place. */
+    fathom_err (*swap)(struct host_net *net, const struct host_place *place, const void **shown,
+                       char *fault, size_t n_fault);
+};
 
 /* A rank's membership, part of its backend; group is NULL where there is one rank. */
 struct host_rank {
@@ -37,18 +58,21 @@ struct host_place {
     const char *op; /* a literal */
     uint32_t layer;
     uint32_t n_row;
+    size_t n_bytes; /* of what each shows; 0: a thing of this process, which no other can read */
 };
 
 /* host_group_create - the ranks r[0 .. n) become each other's peers
  *
+ *   net          NULL: they are all
  *   patience_us  of a wait
- * Errors  ENOMEM. Owns: the last host_rank_leave frees the group. */
-fathom_err host_group_create(struct host_rank *const *r, uint32_t n, uint64_t patience_us,
-                             fathom_diag *d);
+ * Errors  ENOMEM. Owns: the last host_rank_leave frees the group; net is borrowed. */
+fathom_err host_group_create(struct host_rank *const *r, uint32_t n, struct host_net *net,
+                             uint64_t patience_us, fathom_diag *d);
 
 /* host_join - the same for backends, which wait patience_ms for each other; 0: RANK_PATIENCE_MS */
-fathom_err host_join(struct backend *const *b, uint32_t n, uint32_t patience_ms,
-                     struct host_rank *(*peer_of)(struct backend *b), fathom_diag *d);
+fathom_err host_join(struct backend *const *b, uint32_t n, struct host_net *net,
+                     uint32_t patience_ms, struct host_rank *(*peer_of)(struct backend *b),
+                     fathom_diag *d);
 
 /* host_rank_leave - no member any more; for a member of a group that still works this breaks it */
 void host_rank_leave(struct host_rank *r);
@@ -62,6 +86,10 @@ void host_rank_leave(struct host_rank *r);
 fathom_err host_meet(struct host_rank *r, const struct host_place *place, const void *own,
                      const void *const **all);
 fathom_err host_part(struct host_rank *r);
+
+/* host_rank_renew - a broken group works again, as if nobody had met yet
+ * Needs   no rank at a meeting, and none that goes to one before all have been renewed. */
+void host_rank_renew(struct host_rank *r);
 
 /* host_rank_break - meetings fail from now on, because this rank does not come; any thread */
 void host_rank_break(struct host_rank *r);

@@ -16,6 +16,7 @@
 #include "cli/cli.h"
 #include "cli/signals.h"
 #include "cli/tls_files.h"
+#include "fathom/follow.h"
 #include "server/key_ring.h"
 #include "server/server.h"
 
@@ -23,6 +24,7 @@
 struct serve_setup {
     struct server_options options;
     fathom_transfer transfer;
+    fathom_hosts hosts;
     char engine_id[64];
     struct tls_files tls;
     struct buf key_file; /* its lines, each ended by NUL */
@@ -179,6 +181,39 @@ static void take_transfer(struct serve_setup *p, fathom_options *eo, const struc
     eo->transfer = &p->transfer;
 }
 
+/* The other hosts of this one's model. */
+static void take_hosts(struct serve_setup *p, fathom_options *eo, const struct settings *s)
+{
+    struct pool_secret token = {0};
+    if (s->nnodes <= 1) return;
+    if (s->cluster_token) pool_secret_set(&token, s->cluster_token, strlen(s->cluster_token));
+    p->hosts = (fathom_hosts){.n_node = (uint32_t)s->nnodes,
+                              .node_rank = (uint32_t)s->node_rank,
+                              .address = s->master_addr,
+                              .port = (uint16_t)s->master_port,
+                              .has_token = token.is_set,
+                              .token = {token.key.lo, token.key.hi}};
+    eo->hosts = &p->hosts;
+}
+
+/* Another host than host 0: a signal ends the process, which host 0 sees at once. */
+static fathom_err follow(const struct invocation *v, fathom_diag *d)
+{
+    struct serve_setup setup = {0};
+    struct text_model text = {0};
+    fathom_options eo;
+    if (!v->settings->allow_core_dumps) os_forbid_core_dumps();
+    fathom_err err = text_model_open(&text, v->model, v->settings, d);
+    if (!err) {
+        engine_options(&eo, v->settings, v->model);
+        eo.n_vocab_used = text.n_vocab_used;
+        take_hosts(&setup, &eo, v->settings);
+        err = fathom_follow(&eo, d);
+    }
+    text_model_close(&text);
+    return err;
+}
+
 /* ---- what is printed at start --------------------------------------------------------------- */
 
 static void print_engine(const fathom_info *info, const struct server_options *o)
@@ -301,6 +336,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     fathom_options eo;
     fathom_err err;
     bool stuck;
+    if (v->settings->headless && !v->settings->dry_run) return follow(v, d);
     if (!v->settings->allow_core_dumps) os_forbid_core_dumps();
     TRY_GOTO(signal_taker_start(&signals, SIGNALS_SERVER, d), done);
     TRY_GOTO(read_setup(&setup, v, d), done);
@@ -315,6 +351,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     engine_options(&eo, v->settings, v->model);
     eo.n_vocab_used = text.n_vocab_used;
     take_transfer(&setup, &eo, v->settings);
+    take_hosts(&setup, &eo, v->settings);
     TRY_GOTO(engine_open(&engine, &eo, d), done);
     print_engine(fathom_get_info(engine), &setup.options);
     TRY_GOTO(server_create(&server, &setup.options, engine, text.tokenizer, &text.style, d), done);

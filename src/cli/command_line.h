@@ -157,7 +157,13 @@ struct settings {
     const char *quantization; /* NULL: not given */
     const char *load_format;
     int64_t tensor_parallel_size;
-    int64_t rank_slice;             /* -1: not given */
+    int64_t rank_slice; /* -1: not given */
+    int64_t nnodes;
+    int64_t node_rank;
+    const char *master_addr;
+    int64_t master_port;
+    bool headless;
+    const char *cluster_token;      /* NULL: none */
     const char *devices;            /* NULL: not given */
     struct device_list device_list; /* what it says */
     int64_t threads;                /* 0: all processors */

@@ -34,6 +34,8 @@ enum {
 #define PARALLEL .group = GROUP_PARALLEL, .commands = HOSTED, .field = NO_FIELD
 #define BENCH(name) FIELD(bench.name)
 #define LENGTH .kind = OPTION_COUNT, .hi = 1 << 24, .group = GROUP_DATASET
+#define ALONE .group = GROUP_PARALLEL, .commands = OFFLINE, .field = NO_FIELD
+#define SERVED_HOSTS "only fathom serve runs on several hosts: leave the flag out"
 #define ANY_COUNT .kind = OPTION_COUNT, .lo = 0, .hi = 1e15
 
 #define ONE_RANK "only --tensor-parallel-size cuts a model: leave the flag out or give 1"
@@ -859,16 +861,34 @@ const struct option option_table[] = {
     {"data-parallel-external-lb", "-dpe", NULL, NULL, "a load balancer before the ranks",
      .kind = OPTION_FLAG, PARALLEL,
      REFUSE("false", "only --tensor-parallel-size cuts a model: leave it out")},
-    {"nnodes", "-n", "N", "1", "hosts", ANY_COUNT, PARALLEL,
-     REFUSE("1", "this build runs on one host: leave the flag out or give 1")},
-    {"node-rank", "-r", "N", "0", "number of this host", ANY_COUNT, PARALLEL,
-     REFUSE("0", "this build runs on one host: leave the flag out")},
-    {"master-addr", NULL, "HOST", NULL, "host 0", .kind = OPTION_TEXT, PARALLEL,
-     REFUSE(NULL, "this build runs on one host: leave the flag out")},
-    {"master-port", NULL, "N", NULL, "port of host 0", ANY_COUNT, PARALLEL,
-     REFUSE(NULL, "this build runs on one host: leave the flag out")},
-    {"headless", NULL, NULL, NULL, "an engine without HTTP, for another host", .kind = OPTION_FLAG,
-     PARALLEL, REFUSE("false", "this build runs on one host")},
+    {"nnodes", "-n", "N", "1",
+     "hosts that share the ranks of --tensor-parallel-size; CPUs compute (docs/hosts.md)",
+     .kind = OPTION_COUNT, .lo = 1, .hi = 64, .group = GROUP_PARALLEL, .commands = SERVE,
+     .field = FIELD(nnodes), USE},
+    {"node-rank", "-r", "N", "0", "number of this host; host 0 serves, the others are --headless",
+     .kind = OPTION_COUNT, .lo = 0, .hi = 63, .group = GROUP_PARALLEL, .commands = SERVE,
+     .field = FIELD(node_rank), USE},
+    {"master-addr", NULL, "HOST", "127.0.0.1", "address of host 0, on which it listens",
+     .kind = OPTION_TEXT, .group = GROUP_PARALLEL, .commands = SERVE, .field = FIELD(master_addr),
+     USE},
+    {"master-port", NULL, "N", "29501", "and its port", .kind = OPTION_COUNT, .lo = 1, .hi = 65535,
+     .group = GROUP_PARALLEL, .commands = SERVE, .field = FIELD(master_port), USE},
+    {"headless", NULL, NULL, NULL, "compute for host 0, without HTTP: for every host but that one",
+     .kind = OPTION_FLAG, .group = GROUP_PARALLEL, .commands = SERVE, .field = FIELD(headless),
+     USE},
+    {"cluster-token", NULL, "TOKEN", NULL,
+     "that all hosts know, needed but on one machine; best given as FATHOM_CLUSTER_TOKEN",
+     .kind = OPTION_TEXT, .secret = true, .group = GROUP_PARALLEL, .commands = SERVE,
+     .field = FIELD(cluster_token), USE},
+    {"nnodes", "-n", "N", "1", "hosts", ANY_COUNT, ALONE, REFUSE("1", SERVED_HOSTS)},
+    {"node-rank", "-r", "N", "0", "number of this host", ANY_COUNT, ALONE,
+     REFUSE("0", SERVED_HOSTS)},
+    {"master-addr", NULL, "HOST", NULL, "host 0", .kind = OPTION_TEXT, ALONE,
+     REFUSE(NULL, SERVED_HOSTS)},
+    {"master-port", NULL, "N", NULL, "port of host 0", ANY_COUNT, ALONE,
+     REFUSE(NULL, SERVED_HOSTS)},
+    {"headless", NULL, NULL, NULL, "an engine without HTTP", .kind = OPTION_FLAG, ALONE,
+     REFUSE("false", SERVED_HOSTS)},
     {"all2all-backend", NULL, "NAME", NULL, "how tokens reach experts", .kind = OPTION_TEXT,
      PARALLEL, NOTE(NULL, "every rank has a part of every expert")},
     {"enable-eplb", NULL, NULL, NULL, "move experts between ranks", .kind = OPTION_FLAG, PARALLEL,

@@ -143,6 +143,32 @@ static fathom_err check_ranks(struct option_walk *w)
     return FATHOM_OK;
 }
 
+static fathom_err check_hosts(struct option_walk *w)
+{
+    const struct settings *s = w->settings;
+    if (s->nnodes == 0) return FATHOM_OK; /* no option of the command */
+    if (s->nnodes == 1 && s->headless) {
+        FAIL(w->diag, FATHOM_EINVAL, "--headless: this host would serve nobody: give --nnodes too");
+    }
+    if (s->node_rank >= s->nnodes) {
+        FAIL(w->diag, FATHOM_EINVAL, "--node-rank %lld of --nnodes %lld: needed is a rank below it",
+             (long long)s->node_rank, (long long)s->nnodes);
+    }
+    if (s->nnodes > 1 && s->headless != (s->node_rank > 0)) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             s->headless ? "--headless: host 0 serves: give it to the other hosts"
+                         : "--node-rank %lld: host 0 serves, give --headless too",
+             (long long)s->node_rank);
+    }
+    if (s->nnodes > 1 && s->rank_slice < 0 && s->tensor_parallel_size % s->nnodes != 0) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--nnodes %lld does not divide --tensor-parallel-size %lld: each host has as many "
+             "ranks as another",
+             (long long)s->nnodes, (long long)s->tensor_parallel_size);
+    }
+    return FATHOM_OK;
+}
+
 /* "0,2": numbers with commas between. Which of them there are, the engine knows. */
 static fathom_err read_devices(struct option_walk *w)
 {
@@ -250,6 +276,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_plain(&w), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
+    if (!s->help) TRY_GOTO(check_hosts(&w), done);
     if (!s->help) TRY_GOTO(read_devices(&w), done);
     if (!s->help) {
         const struct transfer_given given = {.config = s->kv_transfer_config,

@@ -19,7 +19,7 @@ struct link_part {
     size_t n;
 };
 
-enum { LINK_PARTS_MAX = 4 };
+enum { LINK_PARTS_MAX = 8 };
 
 struct page_link_ops {
     /* All bytes of n parts. EIO: time-out, or the other side is gone; the link is of no use then.

@@ -236,7 +236,7 @@ fathom_err tcp_link_listen(const char *host, uint16_t port, int *fd, uint16_t *o
     freeaddrinfo(list);
     if (*fd < 0) {
         FAIL(d, FATHOM_EIO, "cannot listen on %s port %u: %s%s", host, port, strerror(why),
-             why == EADDRINUSE ? "; another program has it, choose another kv_port" : "");
+             why == EADDRINUSE ? "; another program has it, choose another port" : "");
     }
     (void)getsockname(*fd, (struct sockaddr *)&at, &n);
     *out_port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
@@ -255,4 +255,10 @@ struct page_link *tcp_link_accept(int fd, int stop_fd)
         if (s < 0 && errno != EAGAIN && errno != EINTR) clock_sleep_us(10000);
     }
     return NULL;
+}
+
+void tcp_link_break(struct page_link *l)
+{
+    ASSERT(l->ops == &tcp_ops);
+    (void)shutdown(((struct tcp_link *)l)->fd, SHUT_RDWR);
 }

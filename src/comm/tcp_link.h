@@ -27,4 +27,8 @@ struct page_link *tcp_link_accept(int fd, int stop_fd);
  * Errors  EIO: too late, stopped, or the other side has left. */
 fathom_err tcp_link_wait(const struct page_link *l, int fd, uint64_t deadline_us, fathom_diag *d);
 
+/* tcp_link_break - sends and receives on a link fail from now on, those under way too; any thread.
+ * The link is still to be closed. */
+void tcp_link_break(struct page_link *l);
+
 #endif

@@ -26,6 +26,10 @@
  *   RUNNING ---- a launch or wait fails ----> FAILED ---- fathom_close ----> gone
  *      +------------------- fathom_close --------------------------------------^
  *
+ *   AWAY is RUNNING without a step: of several hosts one is not there. Every live request ends with
+ *   ERROR, new ones are refused with its name, and when all are there again the engine goes on
+ *   with a cache in which nothing is found.
+ *
  *   FAILED is final: every live request ends with ERROR, every new one is refused with the cause,
  *   and no step is tried again.
  *
@@ -47,6 +51,7 @@
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/draft.h"
+#include "engine/host_runner.h"
 #include "engine/mailbox.h"
 #include "engine/offload.h"
 #include "engine/results.h"
@@ -95,6 +100,7 @@ struct fathom_engine {
     struct admission_rates rates;
     struct admission_step measured; /* the step under way */
     bool failed;
+    bool is_away;
 };
 
 /* ---- steps under way ------------------------------------------------------------------------ */
@@ -456,6 +462,49 @@ static void fail_engine(fathom_engine *e, fathom_err err)
     mailbox_fail(e->mailbox, cause);
 }
 
+/* A step has failed. One that a lost host has failed is tried no more, but others will be. */
+static void stop_step(fathom_engine *e, fathom_err err)
+{
+    const struct step_runner_ops *ops = e->runner->ops;
+    if (err != FATHOM_EPEER || !ops->is_away || !ops->is_away(e->runner)) {
+        fail_engine(e, err);
+        return;
+    }
+    LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step,
+              ops->fault(e->runner));
+    e->n_flight = 0;
+}
+
+/* Pages of other salts are never found, so they are the first to be taken. */
+static void void_pages(fathom_engine *e)
+{
+    atomic_fetch_add(&e->cache_epoch, 1);
+}
+
+/* Of several hosts: ends what cannot go on, and begins anew when all are there. */
+static void look_at_hosts(fathom_engine *e)
+{
+    const struct step_runner_ops *ops = e->runner->ops;
+    fathom_diag why = {{0}};
+    if (!ops->is_away || e->failed || e->n_flight > 0) return;
+    if (!e->is_away && !ops->is_away(e->runner)) return;
+    if (!e->is_away) {
+        e->is_away = true;
+        mailbox_suspend(e->mailbox, ops->fault(e->runner));
+        take_mail(e); /* what came before is the last */
+    }
+    end_all(e, REQUEST_FINISH_ERROR);
+    ASSERT(!sched_any(e->sched));
+    const fathom_err err = ops->rejoin(e->runner, &why);
+    if (err == FATHOM_OK) {
+        e->is_away = false;
+        void_pages(e);
+    } else if (err != FATHOM_EPEER) {
+        fail_engine(e, err);
+    }
+    mailbox_suspend(e->mailbox, why.text);
+}
+
 /* Ends requests whose peer has not given what they may not compute. */
 static void end_lost(fathom_engine *e)
 {
@@ -521,7 +570,7 @@ static uint64_t run_step(fathom_engine *e)
     if (err != FATHOM_OK && any) sched_abort(e->sched);
     if (err == FATHOM_OK && any) err = make_drafts(e);
     mem_forbid(forbidden);
-    if (err != FATHOM_OK) fail_engine(e, err);
+    if (err != FATHOM_OK) stop_step(e, err);
     if (err != FATHOM_OK || !any) return err ? 0 : sched_fetch_poll_us(e->sched);
     end_step(e);
     return 0;
@@ -553,8 +602,13 @@ static void drop_steps(fathom_engine *e)
         err = e->runner->ops->wait(e->runner, &result);
     }
     sched_abort(e->sched);
-    if (err != FATHOM_OK) fail_engine(e, err);
+    if (err != FATHOM_OK) stop_step(e, err);
     ASSERT(e->n_flight == sched_n_flight(e->sched));
+}
+
+static void kick(void *arg)
+{
+    mailbox_kick(((fathom_engine *)arg)->mailbox);
 }
 
 static void *engine_main(void *arg)
@@ -565,8 +619,11 @@ static void *engine_main(void *arg)
     os_name_thread("engine");
     fathom_err err = e->runner->ops->bind(e->runner);
     if (err != FATHOM_OK) fail_engine(e, err);
+    host_runner_on_change(e->runner, kick, e);
+    look_at_hosts(e);
     while (mailbox_wait(e->mailbox, wait_us)) {
         take_mail(e);
+        look_at_hosts(e);
         if (e->failed) end_all(e, REQUEST_FINISH_ERROR);
         end_expired(e, clock_now_us());
         bool was_busy = busy;
@@ -596,11 +653,6 @@ static void copy_info(fathom_engine *e, const fathom_info *info)
     e->limits.n_vocab = info->n_vocab;
     e->limits.n_eos = info->n_eos;
     memcpy(e->limits.eos_ids, info->eos_ids, sizeof e->limits.eos_ids);
-}
-
-static void kick(void *arg)
-{
-    mailbox_kick(((fathom_engine *)arg)->mailbox);
 }
 
 static bool is_in_hurry(void *arg)
@@ -666,6 +718,7 @@ fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
     e->runner = runner;
     e->checkpoint = checkpoint;
     TRY_GOTO(make_parts(e, c, d), fail);
+    if (runner->ops->is_away) mailbox_suspend(e->mailbox, runner->ops->fault(runner));
     if (pthread_create(&e->thread, NULL, engine_main, e) != 0) {
         err = diag_fail(d, FATHOM_EIO, "the engine's thread cannot be started");
         goto fail;
@@ -737,10 +790,9 @@ fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id
     return err;
 }
 
-/* Pages of other salts are never found, so they are the first to be taken. */
 void fathom_reset_cache(fathom_engine *e)
 {
-    atomic_fetch_add(&e->cache_epoch, 1);
+    void_pages(e);
 }
 
 void fathom_watch_experts(fathom_engine *e, bool on)

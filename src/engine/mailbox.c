@@ -70,6 +70,7 @@ struct mailbox {
     bool closed;
     char fault[FATHOM_DIAG_BYTES]; /* written once, before `failed` */
     atomic_bool failed;
+    char away[sizeof((fathom_stats *)0)->away];
 };
 
 /* ---- lists ---- */
@@ -195,7 +196,9 @@ fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, f
     if (atomic_load(&m->failed)) FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", m->fault);
     pthread_mutex_lock(&m->lock);
     bool over = m->closed || atomic_load(&m->failed);
-    bool taken = !over && judge(m, q, d);
+    bool away = !over && m->away[0] != '\0';
+    if (away) (void)diag_fail(d, FATHOM_EPEER, "%s", m->away);
+    bool taken = !over && !away && judge(m, q, d);
     if (taken) {
         uint64_t number = ++m->n_submitted;
         q->entry = m->free_entries[--m->n_free];
@@ -210,6 +213,7 @@ fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, f
     }
     pthread_mutex_unlock(&m->lock);
     if (taken) return FATHOM_OK;
+    if (away) return FATHOM_EPEER;
     if (!over) return FATHOM_EBUSY;
     if (atomic_load(&m->failed)) FAIL(d, FATHOM_EDEVICE, "the engine has failed: %s", m->fault);
     FAIL(d, FATHOM_EBUSY, "the engine is being closed");
@@ -309,6 +313,7 @@ void mailbox_get_stats(struct mailbox *m, fathom_stats *out)
     out->first_token_us = admission_first_token_us(&m->admission, &m->rates, &load, 1);
     out->retry_after_us = admission_retry_us(&m->admission, &m->rates, &load);
     out->failed = atomic_load(&m->failed);
+    memcpy(out->away, m->away, sizeof out->away);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -417,6 +422,13 @@ void mailbox_fail(struct mailbox *m, const char *message)
         snprintf(m->fault, sizeof m->fault, "%s", message);
         atomic_store(&m->failed, true);
     }
+    pthread_mutex_unlock(&m->lock);
+}
+
+void mailbox_suspend(struct mailbox *m, const char *message)
+{
+    pthread_mutex_lock(&m->lock);
+    snprintf(m->away, sizeof m->away, "%s", message);
     pthread_mutex_unlock(&m->lock);
 }
 

@@ -36,7 +36,8 @@ void mailbox_set_admission(struct mailbox *m, const struct admission_config *c);
 
 /* mailbox_submit - the sequence is the mailbox's on success; gives it its id
  * Errors  EBUSY   no entry is free, or admission_judge is against it
- *         EDEVICE mailbox_fail came before, with its message */
+ *         EDEVICE mailbox_fail came before, with its message
+ *         EPEER   mailbox_suspend did */
 fathom_err mailbox_submit(struct mailbox *m, struct sequence *q, uint64_t *id, fathom_diag *d);
 void mailbox_cancel(struct mailbox *m, uint64_t id);
 
@@ -81,6 +82,9 @@ void mailbox_set_rates(struct mailbox *m, const struct admission_rates *rates);
 
 /* mailbox_fail - from now on mailbox_submit is refused with this message; the first one counts */
 void mailbox_fail(struct mailbox *m, const char *message);
+
+/* mailbox_suspend - from now on mailbox_submit is EPEER with this message, until it is "" */
+void mailbox_suspend(struct mailbox *m, const char *message);
 
 /* mailbox_check - assert the invariants; any thread */
 void mailbox_check(struct mailbox *m);

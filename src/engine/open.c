@@ -5,6 +5,7 @@
  * Nothing large is read or allocated before the memory plan has said that it fits. */
 #include <stdio.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/log.h"
@@ -15,8 +16,10 @@
 #include "checkpoint/weights_digest.h"
 #include "engine/engine.h"
 #include "engine/engine_identity.h"
+#include "engine/host_runner.h"
 #include "engine/rank_group.h"
 #include "engine/runner.h"
+#include "fathom/follow.h"
 #include "model/config.h"
 #include "model/weights.h"
 
@@ -94,7 +97,7 @@ static fathom_err begin_digest(struct weights_digest **out, const struct engine_
         THREADS_MAX = 16
     }; /* a quarter of the processors, and so many: loading needs them too */
     *out = NULL;
-    if (!s->offload_dir && !s->transfer) return FATHOM_OK;
+    if (!s->offload_dir && !s->transfer && !s->hosts) return FATHOM_OK;
     fathom_diag cause = {{0}};
     unsigned n_thread = os_n_cpu() / 4;
     struct weights_digest_config config = {.dir = -1, .settled_s = WEIGHTS_SETTLED_S};
@@ -125,7 +128,7 @@ static void write_numerics(char out[NUMERICS_BYTES], const struct engine_setting
                            const struct step_runner *runner)
 {
     char ranks[32] = "";
-    const uint32_t n_rank = settings_n_rank(s);
+    const uint32_t n_rank = s->place.parallel.is_slice ? 1 : parallel_n_rank(&s->place.parallel);
     if (n_rank > 1) snprintf(ranks, sizeof ranks, ", %u parts in f32", n_rank);
     snprintf(out, NUMERICS_BYTES, "%s, %s, act %d%s%s", runner_backend_name(runner),
              runner_numerics(runner), (int)s->limits.act,
@@ -189,7 +192,7 @@ static fathom_err make_runner(struct step_runner **out, const struct step_runner
                               const struct model_config *config,
                               const struct checkpoint *checkpoint, fathom_diag *d)
 {
-    bool several = settings_n_rank(s) > 1;
+    bool several = settings_n_rank(s) > 1 || s->hosts;
     if (several) {
         TRY(rank_group_create(out, s, plan, config, checkpoint, d));
     } else {
@@ -211,66 +214,139 @@ static void log_open(const char *where, const fathom_info *info, const struct st
              (unsigned long long)((clock_now_us() - start_us) / 1000));
 }
 
+/* What is there before the engine: the model, loaded onto the ranks that run here. */
+struct opening {
+    struct checkpoint *checkpoint;
+    struct model_config config;
+    struct generation_config generation;
+    struct engine_settings settings;
+    struct memory_plan plan;
+    struct weights_digest *digest;
+    struct host_lanes *lanes; /* of several hosts */
+    struct step_runner *runner;
+    const struct step_runner *first;
+    char numerics[NUMERICS_BYTES];
+    struct identity_source source;
+};
+
+static void close_opening(struct opening *p)
+{
+    weights_digest_cancel(p->digest);
+    if (p->runner) p->runner->ops->destroy(p->runner);
+    host_lanes_destroy(p->lanes);
+    checkpoint_close(p->checkpoint);
+}
+
+static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *d)
+{
+    uint64_t available;
+    struct engine_settings *s = &p->settings;
+    TRY(open_checkpoint(&p->checkpoint, o, d));
+    TRY(model_config_load(&p->config, p->checkpoint, d));
+    TRY(generation_config_load(&p->generation, p->checkpoint, p->config.n_vocab, d));
+    TRY(settings_resolve(s, o, &p->config, d));
+    TRY(check_draft_layer(s, p->checkpoint, &p->config, d));
+    log_weights(o, s, &p->config);
+    TRY(memory_available(&available, s, d));
+    TRY(memory_plan_make(&p->plan, s, &p->config, p->checkpoint, available, d));
+    TRY(memory_check_host(&p->plan, s, d));
+    s->loading.load_bytes = p->plan.weights_bytes;
+    if (s->hosts) {
+        TRY(host_lanes_create(&p->lanes, s, &p->config, d));
+        s->place.net = host_lanes_net(p->lanes);
+    }
+    TRY(begin_digest(&p->digest, s, p->checkpoint, d));
+    TRY(make_runner(&p->runner, &p->first, s, &p->plan, &p->config, p->checkpoint, d));
+    write_numerics(p->numerics, s, p->first);
+    p->source = (struct identity_source){.checkpoint = p->checkpoint,
+                                         .dummy = s->dummy,
+                                         .numerics = p->numerics,
+                                         .prompt_form = p->first->prompt_form,
+                                         .layout = &p->plan.kv,
+                                         .parallel = s->place.parallel};
+    return FATHOM_OK;
+}
+
+/* What this host says of itself. Hosts have the same model, bits and sizes of steps. */
+static void describe_host(struct host_self *out, struct opening *p)
+{
+    const struct engine_settings *s = &p->settings;
+    const struct model_limits *l = &s->limits;
+    *out = (struct host_self){
+        .node_rank = s->hosts->node_rank,
+        .n_node = s->hosts->n_node,
+        .token = {.is_set = s->hosts->has_token, .key = {s->hosts->token[0], s->hosts->token[1]}}};
+    (void)snprintf(out->build, sizeof out->build, "fathom %s", FATHOM_VERSION);
+    end_digest(&p->source.weights, p->digest, checkpoint_where(p->checkpoint));
+    p->digest = NULL;
+    identify(&out->identity, &p->source);
+    const uint32_t sizes[] = {l->max_token,     l->max_request,  l->max_context,
+                              l->max_logit_row, l->with_mtp,     s->n_draft,
+                              p->plan.n_page,   s->n_vocab_used, s->place.parallel.tp.size};
+    struct sha256 parts[2] = {out->identity.layout, sha256_of(sizes, sizeof sizes)};
+    out->identity.layout = sha256_of(parts, sizeof parts);
+}
+
+/* Host 0's runner takes the place of its ranks'. */
+static fathom_err lead(struct opening *p, fathom_diag *d)
+{
+    struct host_self self;
+    struct step_runner *ranks = p->runner;
+    if (!p->settings.hosts) return FATHOM_OK;
+    describe_host(&self, p);
+    TRY(host_runner_create(&p->runner, p->lanes, ranks, &self, d));
+    p->lanes = NULL;
+    return FATHOM_OK;
+}
+
+fathom_err fathom_follow(const fathom_options *o, fathom_diag *d)
+{
+    struct opening p = {0};
+    struct host_self self;
+    fathom_err err;
+    ASSERT(o->hosts && o->hosts->node_rank > 0);
+    TRY_GOTO(load(&p, o, d), done);
+    describe_host(&self, &p);
+    err = host_follow(p.lanes, p.runner, &self, d);
+done:
+    close_opening(&p);
+    return err;
+}
+
 fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag *d)
 {
     *out = NULL;
     uint64_t start_us = clock_now_us();
     fathom_err err;
-    struct checkpoint *checkpoint = NULL;
-    struct step_runner *runner = NULL;
-    const struct step_runner *first = NULL;
-    struct model_config config;
-    struct generation_config generation;
-    struct engine_settings settings;
-    struct memory_plan plan;
+    struct opening p = {0};
     struct engine_config c = {0};
-    struct weights_digest *digest = NULL;
-    char numerics[NUMERICS_BYTES];
-    uint64_t available;
+    const struct engine_settings *settings = &p.settings;
 
-    TRY_GOTO(open_checkpoint(&checkpoint, o, d), fail);
-    TRY_GOTO(model_config_load(&config, checkpoint, d), fail);
-    TRY_GOTO(generation_config_load(&generation, checkpoint, config.n_vocab, d), fail);
-    TRY_GOTO(settings_resolve(&settings, o, &config, d), fail);
-    TRY_GOTO(check_draft_layer(&settings, checkpoint, &config, d), fail);
-    log_weights(o, &settings, &config);
-    TRY_GOTO(memory_available(&available, &settings, d), fail);
-    TRY_GOTO(memory_plan_make(&plan, &settings, &config, checkpoint, available, d), fail);
-    TRY_GOTO(memory_check_host(&plan, &settings, d), fail);
-    settings.loading.load_bytes = plan.weights_bytes;
-    TRY_GOTO(begin_digest(&digest, &settings, checkpoint, d), fail);
-    TRY_GOTO(make_runner(&runner, &first, &settings, &plan, &config, checkpoint, d), fail);
+    ASSERT(!o->hosts || o->hosts->node_rank == 0);
+    TRY_GOTO(load(&p, o, d), fail);
+    TRY_GOTO(lead(&p, d), fail);
 
-    fill_tokens(&c.info, &config, &generation);
-    fill_sizes(&c.info, &settings, &plan);
-    c.info.model_type = config.model_type;
-    c.info.backend = runner_backend_name(first);
-    c.info.weights_bytes = runner_weights_bytes(first);
-    c.max_queued = settings.max_queued;
-    c.admission = settings.admission;
-    c.priorities = settings.priorities;
-    c.n_vocab_used = settings.n_vocab_used;
-    c.max_score = settings.max_score;
-    c.no_prefix_cache = settings.no_prefix_cache;
-    write_numerics(numerics, &settings, first);
-    const struct identity_source source = {.checkpoint = checkpoint,
-                                           .dummy = settings.dummy,
-                                           .numerics = numerics,
-                                           .prompt_form = first->prompt_form,
-                                           .layout = &plan.kv,
-                                           .parallel = settings.place.parallel};
-    c.info.numerics = numerics_of(&source);
-    if (plan.n_ram_page > 0) {
-        fill_offload(&c.offload, &settings, &plan, source, digest);
-        digest = NULL;
+    fill_tokens(&c.info, &p.config, &p.generation);
+    fill_sizes(&c.info, settings, &p.plan);
+    c.info.model_type = p.config.model_type;
+    c.info.backend = runner_backend_name(p.first);
+    c.info.weights_bytes = runner_weights_bytes(p.first);
+    c.max_queued = settings->max_queued;
+    c.admission = settings->admission;
+    c.priorities = settings->priorities;
+    c.n_vocab_used = settings->n_vocab_used;
+    c.max_score = settings->max_score;
+    c.no_prefix_cache = settings->no_prefix_cache;
+    c.info.numerics = numerics_of(&p.source);
+    if (p.plan.n_ram_page > 0) {
+        fill_offload(&c.offload, settings, &p.plan, p.source, p.digest);
+        p.digest = NULL;
     }
     c.seed = o->seed ? o->seed : rng_entropy();
-    TRY_GOTO(engine_create(out, &c, runner, checkpoint, d), fail);
-    log_open(checkpoint_where(checkpoint), &c.info, first, start_us);
+    TRY_GOTO(engine_create(out, &c, p.runner, p.checkpoint, d), fail);
+    log_open(checkpoint_where(p.checkpoint), &c.info, p.first, start_us);
     return FATHOM_OK;
 fail:
-    weights_digest_cancel(digest);
-    if (runner) runner->ops->destroy(runner);
-    checkpoint_close(checkpoint);
+    close_opening(&p);
     return err;
 }

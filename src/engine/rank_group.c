@@ -49,16 +49,17 @@ enum command_kind {
     COMMAND_PAGE_OUT,
     COMMAND_PAGE_IN,
     COMMAND_SYNC,
+    COMMAND_RENEW,
     COMMAND_ALLOC,   /* rank 0's */
     COMMAND_RELEASE, /* rank 0's */
     COMMAND_END,
 };
 
 static const char *const command_names[] = {
-    [COMMAND_LAUNCH] = "launch", [COMMAND_DRAW] = "draw",         [COMMAND_NEXT_BLOCK] = "block",
-    [COMMAND_WAIT] = "wait",     [COMMAND_PAGE_OUT] = "page out", [COMMAND_PAGE_IN] = "page in",
-    [COMMAND_SYNC] = "sync",     [COMMAND_ALLOC] = "alloc",       [COMMAND_RELEASE] = "release",
-    [COMMAND_END] = "end",
+    [COMMAND_LAUNCH] = "launch",   [COMMAND_DRAW] = "draw",         [COMMAND_NEXT_BLOCK] = "block",
+    [COMMAND_WAIT] = "wait",       [COMMAND_PAGE_OUT] = "page out", [COMMAND_PAGE_IN] = "page in",
+    [COMMAND_SYNC] = "sync",       [COMMAND_RENEW] = "renew",       [COMMAND_ALLOC] = "alloc",
+    [COMMAND_RELEASE] = "release", [COMMAND_END] = "end",
 };
 
 struct command {
@@ -295,6 +296,7 @@ static fathom_err carry_out(struct rank *r, const struct command *c)
                                                   : FATHOM_OK;
     case COMMAND_PAGE_IN: return ops->page_in(runner, c->page, c->from);
     case COMMAND_SYNC: return ops->sync(runner);
+    case COMMAND_RENEW: r->err = FATHOM_OK; return ops->renew(runner);
     case COMMAND_ALLOC:
         if (r->i == 0) *c->err = ops->alloc_host(runner, c->bytes, c->to, c->diag);
         return FATHOM_OK;
@@ -336,7 +338,9 @@ static void obey(struct rank *r)
     struct rank_group *g = r->group;
     struct command c;
     for (uint64_t n = 0; take_command(r, n, &c); n++) {
-        if (!r->err || c.kind == COMMAND_ALLOC || c.kind == COMMAND_RELEASE) {
+        const bool always =
+            c.kind == COMMAND_ALLOC || c.kind == COMMAND_RELEASE || c.kind == COMMAND_RENEW;
+        if (!r->err || always) {
             const uint64_t start_ns = clock_now_ns();
             fathom_err err = carry_out(r, &c);
             count_launch(r, c.kind, clock_now_ns() - start_ns);
@@ -521,6 +525,26 @@ static void release_host(struct step_runner *base, void *p)
     if (!has_lost(group_of(base))) (void)ask(group_of(base), &c);
 }
 
+/* Every rank is idle when it is renewed, and all are before any gets work. */
+static fathom_err renew(struct step_runner *base)
+{
+    struct rank_group *g = group_of(base);
+    const struct command c = {.kind = COMMAND_RENEW};
+    for (uint32_t i = 0; i < g->n_rank; i++) await_rank(g, &g->ranks[i], atomic_load(&g->n_told));
+    const fathom_err err = error_of(g);
+    if (has_lost(g) || (err && err != FATHOM_EPEER)) return err;
+    pthread_mutex_lock(&g->lock);
+    atomic_store(&g->has_fault, false);
+    g->fault[0] = '\0';
+    pthread_mutex_unlock(&g->lock);
+    TRY(ask(g, &c));
+    g->blocks.i = 0;
+    g->blocks.n_drawn = 0;
+    g->is_filling = false;
+    show_block(g);
+    return FATHOM_OK;
+}
+
 static int by_size(const void *a, const void *b)
 {
     const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -581,6 +605,7 @@ static const struct step_runner_ops group_ops = {
     .draw = draw,
     .wait = wait,
     .next_block = next_block,
+    .renew = renew,
     .fault = fault,
     .progress = progress,
     .get_waits = get_waits,
@@ -644,7 +669,7 @@ static fathom_err load(struct rank_group *g, fathom_diag *d)
     struct host_rank *loads[PARALLEL_RANKS_MAX];
     const struct rank *failed = NULL;
     for (uint32_t i = 0; i < g->n_rank; i++) loads[i] = &g->ranks[i].load;
-    TRY(host_group_create(loads, g->n_rank, (uint64_t)LOAD_PATIENCE_S * 1000000, d));
+    TRY(host_group_create(loads, g->n_rank, NULL, (uint64_t)LOAD_PATIENCE_S * 1000000, d));
     for (uint32_t i = 0; i < g->n_rank; i++) {
         struct rank *r = &g->ranks[i];
         r->has_thread = pthread_create(&r->thread, NULL, rank_main, r) == 0;

@@ -206,6 +206,17 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     return FATHOM_OK;
 }
 
+static fathom_err renew(struct step_runner *base)
+{
+    struct model_runner *r = owned(base);
+    if (!r->backend->ops->renew) return FATHOM_EPEER;
+    r->backend->ops->renew(r->backend);
+    r->ring.i = 0;
+    r->ring.n_drawn = 0;
+    show_block(r);
+    return FATHOM_OK;
+}
+
 static const char *fault(struct step_runner *base)
 {
     struct model_runner *r = runner_of(base);
@@ -261,6 +272,7 @@ static const struct step_runner_ops runner_ops = {
     .draw = draw,
     .wait = wait,
     .next_block = next_block,
+    .renew = renew,
     .fault = fault,
     .progress = progress,
     .page_out = page_out,

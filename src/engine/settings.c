@@ -135,6 +135,35 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
     return FATHOM_OK;
 }
 
+/* Each host has as many ranks as another. */
+static fathom_err resolve_hosts(struct engine_settings *out, const fathom_options *o,
+                                fathom_diag *d)
+{
+    const fathom_hosts *h = o->hosts;
+    if (!h) return FATHOM_OK;
+    const uint32_t n_rank = out->place.parallel.tp.size;
+    if (out->place.parallel.is_slice || n_rank % h->n_node != 0) {
+        FAIL(d, FATHOM_EINVAL,
+             "--nnodes %u does not divide --tensor-parallel-size %u: each host has as many ranks "
+             "as another",
+             h->n_node, n_rank);
+    }
+    if (out->backend == FATHOM_BACKEND_CUDA) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--nnodes %u: sums of GPUs do not go from host to host yet, those of CPUs do: give "
+             "--backend cpu",
+             h->n_node);
+    }
+    if (o->offload_ram_bytes > 0 || o->transfer || (o->offload_dir && o->offload_dir[0])) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--nnodes %u: pages of several hosts are not kept outside of the cache: leave "
+             "--kv-offload-ram, --kv-offload-dir and --kv-transfer-config out",
+             h->n_node);
+    }
+    out->hosts = h;
+    return FATHOM_OK;
+}
+
 static fathom_err resolve_types(struct engine_settings *out, const fathom_options *o,
                                 const struct model_config *config, fathom_diag *d)
 {
@@ -256,11 +285,12 @@ static fathom_err resolve_offload(struct engine_settings *out, const fathom_opti
 void settings_place(struct model_place *out, const struct engine_settings *s, uint32_t i)
 {
     const uint32_t n_rank = settings_n_rank(s);
+    const uint32_t first = s->hosts ? s->hosts->node_rank * n_rank : 0;
     ASSERT(i < n_rank);
     *out = s->place;
+    if (!out->parallel.is_slice) parallel_be(&out->parallel, first + i);
     if (n_rank == 1) return;
     const uint32_t n_thread = s->place.n_thread ? s->place.n_thread : os_n_cpu();
-    parallel_be(&out->parallel, i);
     out->device = s->devices[i];
     out->n_thread = n_thread > n_rank ? n_thread / n_rank : 1;
 }
@@ -283,6 +313,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     TRY(resolve_ranks(out, o, d));
     TRY(weights_check_parallel(config, &out->place.parallel, d));
     TRY(resolve_backend(out, o, d));
+    TRY(resolve_hosts(out, o, d));
     TRY(resolve_devices(out, o, d));
     out->dummy = o->dummy;
     out->quantization = o->quantization;

@@ -41,6 +41,7 @@ struct engine_settings {
     const char *offload_dir; /* the caller's; NULL: none */
     uint64_t offload_dir_bytes;
     const fathom_transfer *transfer; /* the caller's; NULL: none */
+    const fathom_hosts *hosts;       /* the caller's; NULL: this one alone */
     uint32_t max_flight; /* steps under way at most, where the backend is asynchronous: 1, or 2 for
                             a step that is launched while the one before it runs */
     struct step_graph_config graphs; /* n_size 0: none; padding_page is the runner's */
@@ -49,7 +50,8 @@ struct engine_settings {
 /* settings_n_rank - ranks that run here; a slice runs by itself */
 static inline uint32_t settings_n_rank(const struct engine_settings *s)
 {
-    return s->place.parallel.is_slice ? 1 : parallel_n_rank(&s->place.parallel);
+    const uint32_t n_node = s->hosts ? s->hosts->n_node : 1;
+    return s->place.parallel.is_slice ? 1 : parallel_n_rank(&s->place.parallel) / n_node;
 }
 
 /* settings_place - who computes rank i of those that run here. On a CPU they share the threads. */

@@ -73,6 +73,15 @@ struct step_runner_ops {
      * NULL: there is one rank. 0: this is not known. */
     uint32_t (*get_waits)(const struct step_runner *r, struct rank_waits *out);
 
+    /* After an error of EPEER, with no step under way: begin anew with the peers that are there. An
+     * error is final. NULL: every error is. */
+    fathom_err (*renew)(struct step_runner *r);
+    /* Of several hosts; NULL: there is one. is_away: a host is not there, so that no step can be
+     * launched; any thread. rejoin, with no step under way: EPEER names who is missing; OK: all are
+     * there, and no page of the cache holds what it held. Other errors are final. */
+    bool (*is_away)(struct step_runner *r);
+    fathom_err (*rejoin)(struct step_runner *r, fathom_diag *d);
+
     /* For tiers; NULL members: the runner has none of it. Copies of a whole page record of the
      * cache, enqueued between the steps. `to` and `from` are memory of alloc_host. The tiers call
      * these functions themselves, so the runner is a void pointer as in struct tiers_device. */

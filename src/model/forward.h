@@ -9,6 +9,7 @@
 #include "fathom/err.h"
 #include "model/quantize.h"
 
+struct host_net;
 struct model_config;
 struct model_weights;
 struct model;
@@ -27,6 +28,7 @@ struct model_limits {
 /* Who computes: one rank of the model, on a device. */
 struct model_place {
     struct parallel parallel;
+    struct host_net *net; /* CPU only: the other processes, or NULL */
     int device;           /* GPU only: index */
     uint32_t n_thread;    /* CPU only; 0: all processors */
     uint32_t patience_ms; /* for another rank; 0: RANK_PATIENCE_MS */

@@ -56,6 +56,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->n_thread = place->n_thread;
     out->device = place->device;
     out->patience_ms = place->patience_ms;
+    out->net = place->net;
     out->parallel = *p;
 }
 

@@ -94,5 +94,6 @@ fathom_err health_tell_ready(struct health *h, struct buf *body, struct api_erro
     if (atomic_load(&h->state->draining)) {
         return api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
     }
+    if (stats.away[0]) return api_error_set(e, 503, "host_away", NULL, "%s", stats.away);
     return write_body(h, &stats, body);
 }

@@ -9,6 +9,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/fail.h"
+#include "fathom/follow.h"
+
 #define END_OF_SENTENCE "<｜end▁of▁sentence｜>"
 
 /* No token is made while so many events wait to be polled: who polls is not outrun. */
@@ -356,6 +359,12 @@ static void load_slowly(const char *dir)
     FILE *f = fopen(seen, "we");
     if (f) (void)fclose(f);
     while (access(hold, F_OK) == 0) (void)usleep(HOLD_US);
+}
+
+fathom_err fathom_follow(const fathom_options *o, fathom_diag *d)
+{
+    (void)o;
+    FAIL(d, FATHOM_EUNSUPPORTED, "the scripted engine follows nobody");
 }
 
 fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag *d)

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -32,7 +33,7 @@ static void *meet(void *arg)
     for (uint32_t i = 0; i < m->n_meeting; i++) {
         bool is_last = i + 1 == m->n_meeting;
         uint64_t own = (uint64_t)i * N + m->rank.rank;
-        struct host_place place = {.op = "sum", .layer = i, .n_row = 1};
+        struct host_place place = {.op = "sum", .layer = i, .n_row = 1, .n_bytes = sizeof own};
         if (is_last && m->leaves) return NULL;
         if (is_last && m->fails) {
             host_rank_break(&m->rank);
@@ -48,6 +49,62 @@ static void *meet(void *arg)
     return NULL;
 }
 
+/* Two processes of N / 2 ranks each, as two groups: what one shows is copied to the other when both
+ * have come. */
+enum { N_HALF = N / 2 };
+
+static struct half {
+    struct host_net net; /* first member */
+    bool is_lost;
+    uint64_t theirs[N];
+} halves[2];
+
+static pthread_mutex_t swap_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t swap_turned = PTHREAD_COND_INITIALIZER;
+static unsigned n_swapped;
+static uint64_t swapped[2][N]; /* by rounds in turn: a process may be one ahead */
+
+static fathom_err swap(struct host_net *net, const struct host_place *place, const void **shown,
+                       char *fault, size_t n_fault)
+{
+    struct half *h = (struct half *)net;
+    if (h->is_lost) {
+        (void)snprintf(fault, n_fault, "host 1 of 2 is lost");
+        return FATHOM_EPEER;
+    }
+    pthread_mutex_lock(&swap_lock);
+    assert_int_equal(place->n_bytes, sizeof(uint64_t));
+    const unsigned round = n_swapped++ / 2;
+    uint64_t *both = swapped[round % 2];
+    for (uint32_t i = 0; i < N_HALF; i++)
+        memcpy(&both[net->first + i], shown[net->first + i], sizeof(uint64_t));
+    pthread_cond_broadcast(&swap_turned);
+    while (n_swapped < 2 * round + 2) pthread_cond_wait(&swap_turned, &swap_lock);
+    memcpy(h->theirs, both, sizeof h->theirs);
+    pthread_mutex_unlock(&swap_lock);
+    for (uint32_t i = 0; i < N; i++) {
+        if (i / N_HALF != net->first / N_HALF) shown[i] = &h->theirs[i];
+    }
+    return FATHOM_OK;
+}
+
+static void begin_halves(void)
+{
+    memset(members, 0, sizeof members);
+    n_swapped = 0;
+    for (uint32_t k = 0; k < 2; k++) {
+        struct host_rank *ranks[N_HALF];
+        halves[k] = (struct half){
+            .net = {.first = k * N_HALF, .n_local = N_HALF, .n_rank = N, .swap = swap}};
+        for (uint32_t i = 0; i < N_HALF; i++) {
+            ranks[i] = &members[k * N_HALF + i].rank;
+            members[k * N_HALF + i].n_meeting = N_MEETING;
+        }
+        assert_int_equal(host_group_create(ranks, N_HALF, &halves[k].net, 10000000, NULL),
+                         FATHOM_OK);
+    }
+}
+
 static void begin(uint64_t patience_us)
 {
     struct host_rank *ranks[N];
@@ -56,7 +113,7 @@ static void begin(uint64_t patience_us)
         ranks[i] = &members[i].rank;
         members[i].n_meeting = N_MEETING;
     }
-    assert_int_equal(host_group_create(ranks, N, patience_us, NULL), FATHOM_OK);
+    assert_int_equal(host_group_create(ranks, N, NULL, patience_us, NULL), FATHOM_OK);
 }
 
 static void run(void)
@@ -157,6 +214,42 @@ static void sums_are_formed_in_ascending_rank(void **state)
     assert_true(sum[0] == 1.0f);
 }
 
+static void ranks_of_two_processes_see_what_all_show(void **state)
+{
+    (void)state;
+    begin_halves();
+    run();
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(members[i].err, FATHOM_OK);
+        assert_int_equal(members[i].rank.rank, i);
+        assert_int_equal(members[i].sum, members[0].sum);
+    }
+    const uint64_t n = (uint64_t)N * N_MEETING;
+    assert_int_equal(members[0].sum, n * (n - 1) / 2);
+    end();
+}
+
+/* A process that is lost breaks the group; renewed, it works as at first. */
+static void a_lost_process_is_named_and_met_again(void **state)
+{
+    (void)state;
+    begin_halves();
+    halves[0].is_lost = halves[1].is_lost = true;
+    run();
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(members[i].err, FATHOM_EPEER);
+        assert_string_equal(host_rank_fault(&members[i].rank), "host 1 of 2 is lost");
+    }
+    halves[0].is_lost = halves[1].is_lost = false;
+    for (int i = 0; i < N; i++) host_rank_renew(&members[i].rank);
+    for (int i = 0; i < N; i++) members[i].sum = 0;
+    run();
+    for (int i = 0; i < N; i++) assert_int_equal(members[i].err, FATHOM_OK);
+    const uint64_t n = (uint64_t)N * N_MEETING;
+    assert_int_equal(members[N - 1].sum, n * (n - 1) / 2);
+    end();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +259,8 @@ int main(void)
         cmocka_unit_test(a_rank_that_fails_frees_its_peers),
         cmocka_unit_test(a_rank_that_does_not_come_is_named),
         cmocka_unit_test(sums_are_formed_in_ascending_rank),
+        cmocka_unit_test(ranks_of_two_processes_see_what_all_show),
+        cmocka_unit_test(a_lost_process_is_named_and_met_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -42,7 +42,12 @@ static struct host_rank *peer_of(struct backend *b)
 
 static fathom_err join(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
-    return host_join(b, n, cpu_of(b[0])->c.patience_ms, peer_of, d);
+    return host_join(b, n, cpu_of(b[0])->c.net, cpu_of(b[0])->c.patience_ms, peer_of, d);
+}
+
+static void renew(struct backend *b)
+{
+    host_rank_renew(peer_of(b));
 }
 
 static void abandon(struct backend *b)
@@ -211,6 +216,7 @@ static const struct backend_ops cpu_ops = {
     .bind_thread = host_bind_thread,
     .join = join,
     .abandon = abandon,
+    .renew = renew,
     .get_waits = get_waits,
     .alloc = host_alloc,
     .release = host_release,

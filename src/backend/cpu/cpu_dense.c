@@ -48,10 +48,8 @@ static const float *sum_delta(const struct norm_task *task, size_t t)
     const uint32_t n_rank = task->cpu->peer.n_rank;
     if (!task->a->delta) return NULL;
     if (!task->all) return row_of(task->a->delta, t);
-    for (uint32_t k = 0; k < n_rank; k++) {
-        const struct buffer *delta = task->all[k];
-        parts[k] = row_of(delta, t);
-    }
+    const size_t stride = task->a->delta->stride;
+    for (uint32_t k = 0; k < n_rank; k++) parts[k] = (const float *)task->all[k] + t * stride;
     float *sum = row_of(task->a->out, t);
     host_sum_row(sum, parts, n_rank, pad32(task->cpu->c.hidden));
     return sum;
@@ -86,9 +84,12 @@ fathom_err cpu_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
     struct cpu_backend *cpu = cpu_of(b);
     struct norm_task task = {.cpu = cpu, .a = a};
-    const struct host_place place = {"reduce_norm", a->layer, a->n_token};
+    struct host_place place = {.op = "reduce_norm", .layer = a->layer, .n_row = a->n_token};
     bool meets = a->delta && host_rank_sums(&cpu->peer, &cpu->c.parallel);
-    if (meets) TRY(host_meet(&cpu->peer, &place, a->delta, &task.all));
+    if (meets) {
+        place.n_bytes = a->n_token * a->delta->stride * sizeof(float);
+        TRY(host_meet(&cpu->peer, &place, a->delta->value, &task.all));
+    }
     cpu_rows(cpu, a->n_token, cpu->c.hidden, norm_row, &task);
     return meets ? host_part(&cpu->peer) : FATHOM_OK;
 }

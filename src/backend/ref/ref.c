@@ -54,7 +54,12 @@ static struct host_rank *peer_of(struct backend *b)
 
 static fathom_err join(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
-    return host_join(b, n, ref_of(b[0])->c.patience_ms, peer_of, d);
+    return host_join(b, n, ref_of(b[0])->c.net, ref_of(b[0])->c.patience_ms, peer_of, d);
+}
+
+static void renew(struct backend *b)
+{
+    host_rank_renew(peer_of(b));
 }
 
 static void abandon(struct backend *b)
@@ -171,6 +176,7 @@ static const struct backend_ops ref_ops = {
     .bind_thread = host_bind_thread,
     .join = join,
     .abandon = abandon,
+    .renew = renew,
     .get_waits = get_waits,
     .alloc = host_alloc,
     .release = host_release,

@@ -35,10 +35,8 @@ static const float *sum_delta(const struct ref_backend *r, const struct reduce_n
     const float *parts[PARALLEL_RANKS_MAX];
     if (!a->delta) return NULL;
     if (!all) return row_of(a->delta, t);
-    for (uint32_t k = 0; k < r->peer.n_rank; k++) {
-        const struct buffer *delta = all[k];
-        parts[k] = row_of(delta, t);
-    }
+    const size_t stride = a->delta->width;
+    for (uint32_t k = 0; k < r->peer.n_rank; k++) parts[k] = (const float *)all[k] + t * stride;
     float *sum = row_of(a->out, t);
     host_sum_row(sum, parts, r->peer.n_rank, r->c.hidden);
     return sum;
@@ -54,10 +52,13 @@ fathom_err ref_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     ASSERT(!a->delta || a->delta->kind == BUFFER_DELTA);
     struct ref_backend *r = ref_of(b);
     const struct backend_config *c = &r->c;
-    const struct host_place place = {"reduce_norm", a->layer, a->n_token};
+    struct host_place place = {.op = "reduce_norm", .layer = a->layer, .n_row = a->n_token};
     const void *const *all = NULL;
     bool meets = a->delta && host_rank_sums(&r->peer, &r->c.parallel);
-    if (meets) TRY(host_meet(&r->peer, &place, a->delta, &all));
+    if (meets) {
+        place.n_bytes = a->n_token * (size_t)a->delta->width * sizeof(float);
+        TRY(host_meet(&r->peer, &place, a->delta->value, &all));
+    }
     for (uint32_t t = 0; t < a->n_token; t++) {
         float *x = row_of(a->x, t);
         const float *delta = sum_delta(r, a, all, t);

@@ -1,0 +1,49 @@
+/* host_member.h - another host's side of the control channel
+ *
+ *   AWAY --host_member_join--> JOINED, with GO at work --host_member_part--> AWAY
+ *
+ * One thread makes the calls, but for host_member_stop.
+ */
+#ifndef FATHOM_COMM_HOST_MEMBER_H
+#define FATHOM_COMM_HOST_MEMBER_H
+
+#include "comm/host_hello.h"
+
+struct host_member;
+
+enum { HOST_DIAL_US = 1000000, HOST_AGAIN_US = 200000, HOST_TELL_US = 10000000 };
+
+struct host_member_config {
+    struct host_self self;
+    const char *host; /* of host 0; copied */
+    uint16_t port;
+    uint32_t work_max; /* bytes of a WORK at most */
+};
+
+/* host_member_create - ENOMEM, EIO. host_member_destroy accepts NULL. */
+fathom_err host_member_create(struct host_member **out, const struct host_member_config *c,
+                              fathom_diag *d);
+void host_member_destroy(struct host_member *m);
+
+/* host_member_stop - joining and receiving end with ECANCEL; any thread */
+void host_member_stop(struct host_member *m);
+
+/* host_member_join - dial host 0 until it is there, and take the seat
+ * Needs   AWAY.
+ * Errors  EMISMATCH, EINVAL, EFORMAT: it will not have this host, and why; ECANCEL: stopped. */
+fathom_err host_member_join(struct host_member *m, fathom_diag *d);
+
+/* host_member_receive - the next GO, or WORK with its body; beats are passed over
+ *
+ *   body    [work_max]
+ * Errors  EPEER: host 0 is lost, or says why this host is to join anew; ECANCEL: stopped. */
+fathom_err host_member_receive(struct host_member *m, struct host_frame *f, void *body,
+                               fathom_diag *d);
+
+/* host_member_data - the data lane, while JOINED */
+struct page_link *host_member_data(struct host_member *m);
+
+/* host_member_part - AWAY again; `why` is told to host 0 if it still listens */
+void host_member_part(struct host_member *m, const char *why);
+
+#endif

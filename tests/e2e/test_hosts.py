@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""test_hosts - two processes as two hosts on loopback, with the pilot
+
+    test_hosts.py same|lost|refused PROGRAM
+
+same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
+lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
+refused: hosts that do not belong together, and options that do not.
+"""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+
+from served import HANG_S, Server, take_program, wait_until
+
+FLAGS = ("-tp", "2", "--backend", "cpu", "--threads", "2", "--max-num-seqs", "8",
+         "--max-model-len", "1024")
+TEXTS = ["Hello, who", "The sea was", "Write a line about rope and tide:", "One two three"] * 2
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def of_hosts(port, rank, n=2):
+    return ("--nnodes", str(n), "--node-rank", str(rank), "--master-addr", "127.0.0.1",
+            "--master-port", str(port))
+
+
+class Follower:
+    """`fathom serve --headless`, its log in a file."""
+
+    def __init__(self, port, *flags, rank=1, n=2, env=None):
+        self.log = tempfile.TemporaryFile(mode="w+")
+        self.process = subprocess.Popen(
+            [Server.path, "serve", *FLAGS, *of_hosts(port, rank, n), "--headless", *flags],
+            stdout=self.log, stderr=self.log, env=env)
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def kill(self, number=signal.SIGKILL):
+        self.process.send_signal(number)
+        self.process.wait(timeout=HANG_S)
+
+
+def ready(server):
+    connection = server.connect()
+    connection.request("GET", "/ready")
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, text
+
+
+def body_of(i, n=24):
+    return {"prompt": TEXTS[i % len(TEXTS)], "max_tokens": n, "seed": i, "ignore_eos": True,
+            "temperature": 0 if i % 2 else 1, "logprobs": 3}
+
+
+def answers(server):
+    """Of all texts at once: text and log-probabilities."""
+    out = [None] * len(TEXTS)
+
+    def ask(i):
+        out[i] = server.post("/v1/completions", body_of(i))["choices"][0]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(TEXTS))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert None not in out
+    return [(c["text"], c["logprobs"]) for c in out]
+
+
+def same():
+    for more in ((), ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')):
+        alone = Server(*FLAGS, *more)
+        want = answers(alone)
+        alone.stop()
+        port = free_port()
+        other = Follower(port, *more)
+        first = Server(*FLAGS, *of_hosts(port, 0), *more)
+        wait_until(lambda: ready(first)[0] == 200)
+        assert answers(first) == want
+        assert answers(first) == want  # from the prefix cache
+        assert first.stop() == 0
+        wait_until(lambda: "host 0 has ended" in other.text())
+        other.kill()
+
+
+def lost():
+    port = free_port()
+    log = tempfile.TemporaryFile(mode="w+")
+    first = Server(*FLAGS, *of_hosts(port, 0), stderr=log)
+    status, text = ready(first)
+    assert status == 503 and "host 1 of 2 has not come" in text, text
+    other = Follower(port)
+    wait_until(lambda: ready(first)[0] == 200)
+    want = answers(first)
+    # under way, and idle
+    for n_under_way in (4, 0):
+        ends = []
+
+        def ask(i):
+            connection = first.connect()
+            connection.request("POST", "/v1/completions", json.dumps(body_of(i, 900)))
+            answer = connection.getresponse()
+            ends.append((answer.status, answer.read().decode()))
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(n_under_way)]
+        for t in threads:
+            t.start()
+        wait_until(lambda: first.health()["running"] == n_under_way)
+        other.kill()
+        for t in threads:
+            t.join()
+        assert all(status >= 500 for status, _ in ends), ends
+        wait_until(lambda: ready(first)[0] == 503)
+        status, text = ready(first)
+        assert status == 503 and "host 1 of 2 is lost: " in text, text
+        connection = first.connect()
+        connection.request("POST", "/v1/completions", json.dumps(body_of(0)))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        assert answer.status == 503 and "host 1 of 2 is lost: " in text, (answer.status, text)
+        other = Follower(port)
+        wait_until(lambda: ready(first)[0] == 200)
+        assert answers(first) == want
+    assert first.process.poll() is None
+    log.seek(0)
+    assert log.read().count(" ready_ms=") == 1
+    # host 0 goes and comes back
+    first.kill()
+    wait_until(lambda: "host 0 is lost: " in other.text())
+    first = Server(*FLAGS, *of_hosts(port, 0))
+    wait_until(lambda: ready(first)[0] == 200)
+    assert answers(first) == want
+    assert other.text().count("weights_digest begins") == 1, other.text()
+    assert first.stop() == 0
+    other.kill(signal.SIGTERM)
+
+
+def last_line(*words, env=None):
+    p = subprocess.run([Server.path, "serve", *words], capture_output=True, text=True,
+                       timeout=HANG_S, env=env, check=False)
+    assert p.returncode != 0, (words, p.stdout)
+    lines = [l for l in p.stderr.splitlines() if not re.match(r"\d\d:\d\d:", l)]
+    assert len(lines) == 1, p.stderr
+    return lines[0]
+
+
+def refused():
+    port = free_port()
+    first = Server(*FLAGS, *of_hosts(port, 0))
+
+    def comes(why, *words, env=None):
+        line = last_line(*FLAGS, *of_hosts(port, 1), "--headless", *words, env=env)
+        assert why in line, line
+
+    comes("layout: host 1 and host 0", "--max-num-seqs", "4")
+    comes("numerics: host 1 and host 0", "--dtype", "float32")
+    comes("token: host 1 has one and host 0 has none",
+          env={**os.environ, "FATHOM_CLUSTER_TOKEN": "abc"})
+    other = Follower(port)
+    wait_until(lambda: ready(first)[0] == 200)
+    comes("--node-rank: host 1 is there already")
+    assert ready(first)[0] == 200
+    line = last_line("--port", "0", *FLAGS, *of_hosts(port, 0))
+    assert "another program has it" in line, line
+    other.kill()
+    first.stop()
+    for words, why in (
+            (("-n", "2"), "--nnodes 2 does not divide --tensor-parallel-size 1"),
+            (("-tp", "2", "-n", "2", "-r", "2"), "--node-rank 2 of --nnodes 2"),
+            (("-tp", "2", "-n", "2", "-r", "1"), "give --headless too"),
+            (("-tp", "2", "-n", "2", "--headless"), "host 0 serves"),
+            (("--headless",), "give --nnodes too"),
+            (("-tp", "2", "-n", "2", "--backend", "cpu", "--port", "0", "--kv-offload-ram", "1G"),
+             "pages of several hosts are not kept outside of the cache")):
+        line = last_line(*words)
+        assert why in line, line
+
+
+def main():
+    part = sys.argv.pop(1)
+    take_program(sys.argv)
+    {"same": same, "lost": lost, "refused": refused}[part]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,313 @@
+/* test_hosts.c - hosts that join, are refused, are lost and come back, over loopback */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "comm/host_hub.h"
+#include "comm/host_member.h"
+#include "comm/tcp_link.h"
+#include "support/patience.h"
+
+enum { WORK_MAX = 4096, HANG_US = 120000000 };
+
+static struct host_self self_of(uint32_t rank, uint32_t n_node)
+{
+    struct host_self s = {.node_rank = rank, .n_node = n_node};
+    s.identity.model.bytes[0] = 1;
+    (void)snprintf(s.build, sizeof s.build, "fathom 1");
+    return s;
+}
+
+static struct host_hub *open_hub(const struct host_self *self, uint16_t port)
+{
+    struct host_hub *h = NULL;
+    const struct host_hub_config c = {.self = *self, .host = "127.0.0.1", .port = port};
+    assert_int_equal(host_hub_create(&h, &c, NULL), FATHOM_OK);
+    return h;
+}
+
+static struct host_member *open_member(const struct host_self *self, uint16_t port)
+{
+    struct host_member *m = NULL;
+    const struct host_member_config c = {
+        .self = *self, .host = "127.0.0.1", .port = port, .work_max = WORK_MAX};
+    assert_int_equal(host_member_create(&m, &c, NULL), FATHOM_OK);
+    return m;
+}
+
+/* Until all are there. */
+static void gather(struct host_hub *h)
+{
+    uint64_t end_us = 0;
+    while (host_hub_gather(h, NULL) != FATHOM_OK) assert_true(keep_waiting(&end_us));
+}
+
+static void wait_for_loss(struct host_hub *h)
+{
+    uint64_t end_us = 0;
+    while (host_hub_is_whole(h)) assert_true(keep_waiting(&end_us));
+}
+
+static void expect_go(struct host_member *m, uint64_t generation)
+{
+    struct host_frame f;
+    unsigned char body[WORK_MAX];
+    assert_int_equal(host_member_receive(m, &f, body, NULL), FATHOM_OK);
+    assert_int_equal(f.type, HOST_GO);
+    assert_int_equal(f.generation, generation);
+}
+
+static void a_host_joins_is_told_and_sends_over_its_data_lane(void **state)
+{
+    const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    struct host_hub *h = open_hub(&zero, 0);
+    struct host_member *m = open_member(&one, host_hub_port(h));
+    fathom_diag d = {{0}};
+    struct host_frame f;
+    unsigned char body[WORK_MAX], got[4];
+    (void)state;
+    assert_int_equal(host_hub_gather(h, &d), FATHOM_EPEER);
+    assert_string_equal(d.text, "host 1 of 2 has not come");
+    assert_int_equal(host_member_join(m, NULL), FATHOM_OK);
+    gather(h);
+    assert_true(host_hub_is_whole(h));
+    assert_int_equal(host_hub_generation(h), 1);
+    expect_go(m, 1);
+    const struct link_part parts[] = {{"ab", 2}, {"c", 1}};
+    assert_int_equal(host_hub_tell(h, parts, 2), FATHOM_OK);
+    assert_int_equal(host_member_receive(m, &f, body, NULL), FATHOM_OK);
+    assert_int_equal(f.type, HOST_WORK);
+    assert_int_equal(f.n_body, 3);
+    assert_memory_equal(body, "abc", 3);
+    struct page_link *near = host_hub_data(h, 1), *far = host_member_data(m);
+    const struct link_part sums = {"sums", 4};
+    assert_int_equal(far->ops->send(far, &sums, 1, clock_now_us() + HANG_US, NULL), FATHOM_OK);
+    assert_int_equal(near->ops->receive(near, got, 4, clock_now_us() + HANG_US, NULL), FATHOM_OK);
+    assert_memory_equal(got, "sums", 4);
+    host_member_destroy(m);
+    host_hub_destroy(h);
+}
+
+/* A host that is refused, and the line that says why. */
+static void expect_refusal(const struct host_self *zero, const struct host_self *other,
+                           const char *why)
+{
+    struct host_hub *h = open_hub(zero, 0);
+    struct host_member *m = open_member(other, host_hub_port(h));
+    fathom_diag d = {{0}};
+    char text[FATHOM_DIAG_BYTES];
+    (void)snprintf(text, sizeof text, "host 0 at 127.0.0.1:%u: %s", host_hub_port(h), why);
+    assert_int_equal(host_member_join(m, &d), FATHOM_EMISMATCH);
+    assert_string_equal(d.text, text);
+    assert_int_equal(host_hub_gather(h, NULL), FATHOM_EPEER);
+    host_member_destroy(m);
+    host_hub_destroy(h);
+}
+
+static void each_difference_is_named(void **state)
+{
+    const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    (void)state;
+    struct host_self other = one;
+    (void)snprintf(other.build, sizeof other.build, "fathom 2");
+    expect_refusal(&zero, &other, "build: host 1 runs fathom 2, host 0 fathom 1");
+    other = one;
+    other.identity.model.bytes[0] ^= 1;
+    expect_refusal(&zero, &other,
+                   "model: host 1 and host 0 have other weights or another config.json");
+    other = one;
+    other.identity.numerics.bytes[31] ^= 1;
+    expect_refusal(
+        &zero, &other,
+        "numerics: host 1 and host 0 compute other bits (backend, processor, precision)");
+    other = one;
+    other.identity.layout.bytes[5] ^= 1;
+    expect_refusal(&zero, &other,
+                   "layout: host 1 and host 0 cut the model or limit steps in other ways: give "
+                   "all hosts the same options");
+    other = self_of(1, 3);
+    expect_refusal(&zero, &other, "--nnodes: host 1 was given 3, host 0 2");
+    other = one;
+    pool_secret_set(&other.token, "abc", 3);
+    expect_refusal(&zero, &other,
+                   "token: host 1 has one and host 0 has none: give all hosts the same "
+                   "FATHOM_CLUSTER_TOKEN");
+    struct host_self secret = zero;
+    pool_secret_set(&secret.token, "abd", 3);
+    expect_refusal(&secret, &other, "token: host 0 has another one than host 1");
+}
+
+static void hosts_with_one_token_join(void **state)
+{
+    struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    (void)state;
+    pool_secret_set(&zero.token, "abc", 3);
+    pool_secret_set(&one.token, "abc", 3);
+    struct host_hub *h = open_hub(&zero, 0);
+    struct host_member *m = open_member(&one, host_hub_port(h));
+    assert_int_equal(host_member_join(m, NULL), FATHOM_OK);
+    gather(h);
+    host_hub_destroy(h);
+    host_member_destroy(m);
+}
+
+static void a_host_that_comes_twice_is_refused_the_second_time(void **state)
+{
+    const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    struct host_hub *h = open_hub(&zero, 0);
+    struct host_member *m = open_member(&one, host_hub_port(h));
+    struct host_member *twin = open_member(&one, host_hub_port(h));
+    fathom_diag d = {{0}};
+    (void)state;
+    assert_int_equal(host_member_join(m, NULL), FATHOM_OK);
+    gather(h);
+    assert_int_equal(host_member_join(twin, &d), FATHOM_EMISMATCH);
+    assert_non_null(strstr(d.text, "--node-rank: host 1 is there already: give each host a "
+                                   "number of its own"));
+    assert_true(host_hub_is_whole(h));
+    host_member_destroy(twin);
+    host_member_destroy(m);
+    host_hub_destroy(h);
+}
+
+static void a_port_in_use_is_one_line(void **state)
+{
+    const struct host_self zero = self_of(0, 2);
+    struct host_hub *h = open_hub(&zero, 0), *second = NULL;
+    const struct host_hub_config c = {.self = zero, .host = "127.0.0.1", .port = host_hub_port(h)};
+    fathom_diag d = {{0}};
+    (void)state;
+    assert_int_equal(host_hub_create(&second, &c, &d), FATHOM_EIO);
+    assert_non_null(strstr(d.text, "another program has it, choose another port"));
+    assert_null(second);
+    host_hub_destroy(h);
+}
+
+/* Three hosts: host 1 goes, host 2 is told and joins again, host 1 comes back. */
+static void a_lost_host_is_named_and_the_others_join_anew(void **state)
+{
+    const struct host_self zero = self_of(0, 3), one = self_of(1, 3), two = self_of(2, 3);
+    struct host_hub *h = open_hub(&zero, 0);
+    struct host_member *a = open_member(&one, host_hub_port(h));
+    struct host_member *b = open_member(&two, host_hub_port(h));
+    fathom_diag d = {{0}};
+    struct host_frame f;
+    unsigned char body[WORK_MAX];
+    char text[HOST_TEXT_MAX + 1];
+    (void)state;
+    assert_int_equal(host_member_join(a, NULL), FATHOM_OK);
+    assert_int_equal(host_member_join(b, NULL), FATHOM_OK);
+    gather(h);
+    expect_go(a, 1);
+    expect_go(b, 1);
+    host_member_destroy(a);
+    wait_for_loss(h);
+    host_hub_fault(h, text);
+    assert_string_equal(text, "host 1 of 3 is lost: it has ended");
+    const struct link_part part = {"x", 1};
+    assert_int_equal(host_hub_tell(h, &part, 1), FATHOM_EPEER);
+    assert_int_equal(host_member_receive(b, &f, body, &d), FATHOM_EPEER);
+    assert_string_equal(d.text, "host 1 of 3 is lost: it has ended");
+    host_member_part(b, "it joins anew");
+    assert_int_equal(host_hub_gather(h, NULL), FATHOM_EPEER);
+    assert_int_equal(host_member_join(b, NULL), FATHOM_OK);
+    assert_int_equal(host_hub_gather(h, NULL), FATHOM_EPEER);
+    a = open_member(&one, host_hub_port(h));
+    assert_int_equal(host_member_join(a, NULL), FATHOM_OK);
+    gather(h);
+    assert_int_equal(host_hub_generation(h), 2);
+    host_hub_fault(h, text);
+    assert_string_equal(text, "");
+    expect_go(a, 2);
+    expect_go(b, 2);
+    host_member_destroy(b);
+    host_member_destroy(a);
+    host_hub_destroy(h);
+}
+
+static void a_silent_host_is_lost(void **state)
+{
+    const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    struct host_hub *h = open_hub(&zero, 0);
+    struct page_link *lanes[HOST_LANE_N];
+    char text[HOST_TEXT_MAX + 1];
+    (void)state;
+    for (int i = 0; i < HOST_LANE_N; i++) {
+        const uint64_t end_us = clock_now_us() + HANG_US;
+        assert_int_equal(tcp_link_dial(&lanes[i], "127.0.0.1", host_hub_port(h), end_us, -1, NULL),
+                         FATHOM_OK);
+        assert_int_equal(host_greet(lanes[i], &one, 5, (enum host_lane)i, end_us, NULL), FATHOM_OK);
+    }
+    gather(h);
+    wait_for_loss(h);
+    host_hub_fault(h, text);
+    assert_string_equal(text, "host 1 of 2 is lost: it took too long");
+    for (int i = 0; i < HOST_LANE_N; i++) lanes[i]->ops->close(lanes[i]);
+    host_hub_destroy(h);
+}
+
+static void a_host_0_that_ends_is_joined_again_when_it_is_back(void **state)
+{
+    const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    struct host_hub *h = open_hub(&zero, 0);
+    const uint16_t port = host_hub_port(h);
+    struct host_member *m = open_member(&one, port);
+    fathom_diag d = {{0}};
+    struct host_frame f;
+    unsigned char body[WORK_MAX];
+    (void)state;
+    assert_int_equal(host_member_join(m, NULL), FATHOM_OK);
+    gather(h);
+    expect_go(m, 1);
+    host_hub_destroy(h);
+    assert_int_equal(host_member_receive(m, &f, body, &d), FATHOM_EPEER);
+    assert_string_equal(d.text, "host 0 has ended");
+    host_member_part(m, "it joins anew");
+    h = open_hub(&zero, port);
+    assert_int_equal(host_member_join(m, NULL), FATHOM_OK);
+    gather(h);
+    expect_go(m, 1);
+    host_member_stop(m);
+    assert_int_equal(host_member_receive(m, &f, body, NULL), FATHOM_ECANCEL);
+    host_member_destroy(m);
+    host_hub_destroy(h);
+}
+
+static void a_frame_comes_back_and_any_bit_is_seen(void **state)
+{
+    unsigned char bytes[HOST_FRAME_BYTES];
+    const struct host_frame in = {.type = HOST_WORK, .generation = 7, .n_body = 100};
+    struct host_frame out;
+    (void)state;
+    host_frame_write(bytes, &in);
+    assert_int_equal(host_frame_read(&out, bytes, 100, NULL), FATHOM_OK);
+    assert_int_equal(out.generation, 7);
+    assert_int_equal(host_frame_read(&out, bytes, 99, NULL), FATHOM_EFORMAT);
+    for (unsigned i = 0; i < 8 * HOST_FRAME_BYTES; i++) {
+        bytes[i / 8] ^= (unsigned char)(1u << i % 8);
+        assert_int_equal(host_frame_read(&out, bytes, 100, NULL), FATHOM_EFORMAT);
+        bytes[i / 8] ^= (unsigned char)(1u << i % 8);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_frame_comes_back_and_any_bit_is_seen),
+        cmocka_unit_test(a_host_joins_is_told_and_sends_over_its_data_lane),
+        cmocka_unit_test(each_difference_is_named),
+        cmocka_unit_test(hosts_with_one_token_join),
+        cmocka_unit_test(a_host_that_comes_twice_is_refused_the_second_time),
+        cmocka_unit_test(a_port_in_use_is_one_line),
+        cmocka_unit_test(a_lost_host_is_named_and_the_others_join_anew),
+        cmocka_unit_test(a_silent_host_is_lost),
+        cmocka_unit_test(a_host_0_that_ends_is_joined_again_when_it_is_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
