@@ -64,8 +64,8 @@ void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
                   enum step_pass pass, void *block, struct batch *out)
 {
     ASSERT(pass == STEP_MODEL || l->next_ids < l->hidden_rows);
-    ASSERT(shape->n_token >= 1 && shape->n_token <= l->max_token);
-    ASSERT(shape->n_request >= 1 && shape->n_request <= l->max_request);
+    ASSERT((shape->n_token == 0) == (shape->n_request == 0));
+    ASSERT(shape->n_token <= l->max_token && shape->n_request <= l->max_request);
     ASSERT(shape->n_logit_row <= l->max_logit_row && shape->page_stride <= l->max_page_stride);
     *out = (struct batch){
         .n_token = shape->n_token,

@@ -36,8 +36,8 @@ enum step_pass {
 
 /* The counts of a step. They choose how it is computed. */
 struct batch_shape {
-    uint32_t n_token;          /* T >= 1 */
-    uint32_t n_request;        /* R >= 1 */
+    uint32_t n_token;          /* T >= 1; 0: a lane has no work (step_runner.h) */
+    uint32_t n_request;        /* R >= 1; likewise */
     uint32_t n_answer_token;   /* the first so many are answer rows, 0 .. T */
     uint32_t n_answer_request; /* of the first so many requests */
     uint32_t n_logit_row;      /* rows whose logits are wanted, 0 .. T */

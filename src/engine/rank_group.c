@@ -38,7 +38,8 @@ enum {
     LOAD_PATIENCE_S = 86400, /* for a rank that loads a layer */
     FAREWELL_MS = 2000,      /* for a rank to end its command after a fault */
     LOOK_MS = 100,           /* between looks at ranks that are waited for */
-    N_LAUNCH = 255,          /* steps of which a rank keeps what launching took */
+    ALL_RANKS = PARALLEL_RANKS_MAX,
+    N_LAUNCH = 255, /* steps of which a rank keeps what launching took */
 };
 
 enum command_kind {
@@ -65,7 +66,8 @@ static const char *const command_names[] = {
 struct command {
     enum command_kind kind;
     struct step step; /* launch, draw */
-    void *host;       /* their block */
+    void *host;       /* their block; NULL: each rank's own */
+    uint32_t rank;    /* page_out, page_in: whose page; page_in: or ALL_RANKS */
     uint32_t page;
     void *to;         /* page_out; alloc: void ** */
     const void *from; /* page_in */
@@ -115,6 +117,7 @@ struct rank_group {
     struct block_ring blocks; /* the ranks' rings are where it is, once all commands are done */
     bool is_filling;          /* pages have gone out since the ranks were waited for */
     struct command ring[RING];
+    struct step *steps; /* [RING][n_rank] of lanes: instead of the commands' */
     _Alignas(64) _Atomic uint64_t n_told;
     pthread_mutex_t lock;
     pthread_cond_t told;
@@ -223,12 +226,22 @@ static void await_rank(struct rank_group *g, struct rank *r, uint64_t n)
     pthread_mutex_unlock(&g->lock);
 }
 
-static void tell(struct rank_group *g, const struct command *c)
+/* steps: a launch's or draw's, as many as there are lanes; else NULL. */
+static void tell_steps(struct rank_group *g, const struct command *c, const struct step *steps)
 {
     uint64_t n = atomic_load(&g->n_told);
     for (uint32_t i = 0; n >= RING && i < g->n_rank; i++) await_rank(g, &g->ranks[i], n - RING + 1);
     g->ring[n % RING] = *c;
+    if (steps && g->steps)
+        memcpy(&g->steps[n % RING * g->n_rank], steps, g->n_rank * sizeof *steps);
+    else if (steps)
+        g->ring[n % RING].step = *steps;
     raise_to(g, &g->n_told, n + 1, &g->told);
+}
+
+static void tell(struct rank_group *g, const struct command *c)
+{
+    tell_steps(g, c, NULL);
 }
 
 /* A rank's error where there is one: its own before one that it has from a peer. */
@@ -286,15 +299,18 @@ static fathom_err carry_out(struct rank *r, const struct command *c)
     switch (c->kind) {
     case COMMAND_LAUNCH:
         r->n_step++;
-        runner->host = c->host;
+        if (c->host) runner->host = c->host;
         return ops->launch(runner, &c->step);
-    case COMMAND_DRAW: runner->host = c->host; return ops->draw(runner, &c->step);
+    case COMMAND_DRAW:
+        if (c->host) runner->host = c->host;
+        return ops->draw(runner, &c->step);
     case COMMAND_NEXT_BLOCK: ops->next_block(runner); return FATHOM_OK;
     case COMMAND_WAIT: return ops->wait(runner, &r->result);
     case COMMAND_PAGE_OUT:
-        return c->page % r->group->n_rank == r->i ? ops->page_out(runner, c->page, c->to)
-                                                  : FATHOM_OK;
-    case COMMAND_PAGE_IN: return ops->page_in(runner, c->page, c->from);
+        return c->rank == r->i ? ops->page_out(runner, c->page, c->to) : FATHOM_OK;
+    case COMMAND_PAGE_IN:
+        return c->rank == r->i || c->rank == ALL_RANKS ? ops->page_in(runner, c->page, c->from)
+                                                       : FATHOM_OK;
     case COMMAND_SYNC: return ops->sync(runner);
     case COMMAND_RENEW: r->err = FATHOM_OK; return ops->renew(runner);
     case COMMAND_ALLOC:
@@ -318,6 +334,7 @@ static bool take_command(struct rank *r, uint64_t n, struct command *out)
     pthread_mutex_lock(&g->lock);
     bool is_lost = atomic_load(&r->is_lost);
     if (!is_lost) *out = g->ring[n % RING];
+    if (!is_lost && g->steps) out->step = g->steps[n % RING * g->n_rank + r->i];
     pthread_mutex_unlock(&g->lock);
     return !is_lost;
 }
@@ -404,23 +421,26 @@ static fathom_err bind(struct step_runner *base)
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct rank_group *g = group_of(base);
-    const struct command c = {.kind = COMMAND_LAUNCH, .step = *step, .host = base->host};
-    tell(g, &c);
+    const struct command c = {.kind = COMMAND_LAUNCH, .host = g->steps ? NULL : base->host};
+    for (uint32_t i = 1; i < base->n_lane; i++) ASSERT(step[i].pass == step->pass);
+    tell_steps(g, &c, step);
     return FATHOM_OK;
 }
 
 static fathom_err draw(struct step_runner *base, const struct step *step)
 {
     struct rank_group *g = group_of(base);
-    const struct command c = {.kind = COMMAND_DRAW, .step = *step, .host = base->host};
+    const struct command c = {.kind = COMMAND_DRAW, .host = g->steps ? NULL : base->host};
     block_ring_draw(&g->blocks);
-    tell(g, &c);
+    tell_steps(g, &c, step);
     return FATHOM_OK;
 }
 
 static void show_block(struct rank_group *g)
 {
     g->base.host = runner_block(g->ranks[0].runner, g->blocks.i);
+    for (uint32_t i = 0; i < g->base.n_lane; i++)
+        g->base.hosts[i] = runner_block(g->ranks[i].runner, g->blocks.i);
 }
 
 static void next_block(struct step_runner *base)
@@ -441,6 +461,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     show_block(g);
     g->is_filling = false;
     *out = g->ranks[0].result;
+    for (uint32_t i = 1; i < base->n_lane; i++) out[i] = g->ranks[i].result;
     return FATHOM_OK;
 }
 
@@ -472,10 +493,21 @@ static uint32_t get_waits(const struct step_runner *base, struct rank_waits *out
     return g->n_rank;
 }
 
+/* The command's page: of a lane, or of all ranks alike, of which one copies it out. */
+static void name_page(const struct rank_group *g, struct command *c, uint32_t page)
+{
+    const uint32_t n = g->base.lane_pages;
+    const bool is_out = c->kind == COMMAND_PAGE_OUT;
+    c->page = g->steps ? page % n : page;
+    c->rank = g->steps ? page / n : is_out ? page % g->n_rank : ALL_RANKS;
+    ASSERT(c->rank < g->n_rank || c->rank == ALL_RANKS);
+}
+
 static fathom_err page_out(void *runner, uint32_t page, void *to)
 {
     struct rank_group *g = runner;
-    const struct command c = {.kind = COMMAND_PAGE_OUT, .page = page, .to = to};
+    struct command c = {.kind = COMMAND_PAGE_OUT, .to = to};
+    name_page(g, &c, page);
     g->is_filling = true;
     tell(g, &c);
     return FATHOM_OK;
@@ -494,7 +526,8 @@ static fathom_err sync_ranks(struct step_runner *base)
 static fathom_err page_in(void *runner, uint32_t page, const void *from)
 {
     struct rank_group *g = runner;
-    const struct command c = {.kind = COMMAND_PAGE_IN, .page = page, .from = from};
+    struct command c = {.kind = COMMAND_PAGE_IN, .from = from};
+    name_page(g, &c, page);
     if (g->is_filling) TRY(sync_ranks(&g->base));
     tell(g, &c);
     return FATHOM_OK;
@@ -594,6 +627,8 @@ static void destroy(struct step_runner *base)
     pthread_cond_destroy(&g->told);
     pthread_cond_destroy(&g->done);
     pthread_mutex_destroy(&g->lock);
+    mem_free(g->base.hosts);
+    mem_free(g->steps);
     mem_free(g->ranks);
     mem_free(g);
 }
@@ -660,6 +695,19 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     return FATHOM_OK;
 }
 
+/* Each rank is a lane where requests are cut; before commands are told. */
+static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *plan, fathom_diag *d)
+{
+    if (g->from->settings->place.parallel.dp.size <= 1 || g->n_rank == 1) return FATHOM_OK;
+    g->base.hosts = mem_calloc(g->n_rank, sizeof *g->base.hosts);
+    g->steps = mem_calloc((size_t)RING * g->n_rank, sizeof *g->steps);
+    if (!g->base.hosts || !g->steps)
+        FAIL(d, FATHOM_ENOMEM, "no memory for the steps of %u ranks", g->n_rank);
+    g->base.n_lane = g->n_rank;
+    g->base.lane_pages = plan->n_page;
+    return FATHOM_OK;
+}
+
 /* Every rank loads, in its thread; its error is the group's, its own before a peer's. The wait for
  * them has no bound: what a load waits for is storage and the device, whose errors end it, and its
  * peers, who are given up after LOAD_PATIENCE_S. Storage that is slow is no fault, and a signal
@@ -704,6 +752,7 @@ fathom_err rank_group_create_on(struct step_runner **out, struct backend *const 
         return err;
     }
     for (uint32_t i = 0; i < n; i++) g->ranks[i].backend = backends[i];
+    TRY_GOTO(make_lanes(g, plan, d), fail);
     TRY_GOTO(load(g, d), fail);
     const struct step_runner *first = g->ranks[0].runner;
     g->base.layout = first->layout;

@@ -6,6 +6,10 @@
  *
  * Page records are equal on all ranks: a page is copied out from rank page % n, and in to all.
  *
+ * Where the ranks lie on the axis of requests (parallel.h), each is a lane (step_runner.h): it has
+ * blocks of its own, tells the ids that it draws, and a page is copied out of its rank and in to it
+ * alone. All ranks make the same passes, so that they meet in every layer.
+ *
  * A rank that fails ends the group: its peers stop waiting for it, every call fails from then on,
  * and fault says which rank it was, in which layer, and why.
  */

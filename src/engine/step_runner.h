@@ -15,6 +15,10 @@
  * A step is a shape and bytes (batch_build.h): it holds no pointer, so that a runner may give it to
  * any number of devices.
  *
+ * A runner may have several lanes, each with requests, pages, blocks and draws of its own, which
+ * step together: launch and draw take a step for each lane, all of one pass, and wait gives a
+ * result for each. A lane without work has a step of zeros but for its pass.
+ *
  * A runner belongs to one thread, which makes all calls but create, destroy, fault, progress and
  * get_waits. bind says which: a GPU is the current device of the threads that work with it.
  */
@@ -55,7 +59,8 @@ struct step_runner_ops {
     void (*destroy)(struct step_runner *r); /* any thread; accepts NULL */
     /* The calling thread is the runner's from now on. At first that is the one that created it. */
     fathom_err (*bind)(struct step_runner *r);
-    /* Enqueue the pass over the batch; of the block only the masks may change until wait. */
+    /* Enqueue the pass over the batch; of the block only the masks may change until wait. Here and
+     * below: step [n_lane], out [n_lane]. */
     fathom_err (*launch)(struct step_runner *r, const struct step *step);
     /* Enqueue the draws of the same step; then *step may change, the block only after wait. */
     fathom_err (*draw)(struct step_runner *r, const struct step *step);
@@ -84,7 +89,8 @@ struct step_runner_ops {
 
     /* For tiers; NULL members: the runner has none of it. Copies of a whole page record of the
      * cache, enqueued between the steps. `to` and `from` are memory of alloc_host. The tiers call
-     * these functions themselves, so the runner is a void pointer as in struct tiers_device. */
+     * these functions themselves, so the runner is a void pointer as in struct tiers_device. Of
+     * several lanes, page p of lane i has the number i * lane_pages + p. */
     fathom_err (*page_out)(void *runner, uint32_t page, void *to);
     fathom_err (*page_in)(void *runner, uint32_t page, const void *from);
     fathom_err (*sync)(struct step_runner *r); /* wait for them, without a step */
@@ -99,6 +105,9 @@ struct step_runner {
     bool prompt_form;    /* rows of prompts have other bits than rows of answers (backend.h) */
     void *host;          /* block of layout.n_bytes that the engine writes; after next_block up to
                             histories */
+    uint32_t n_lane;     /* 0: one, whose block is host */
+    uint32_t lane_pages; /* of several */
+    void **hosts;        /* [n_lane] of several: their blocks, as host, which is the first */
 };
 
 #endif

@@ -25,6 +25,7 @@ static struct {
     struct checkpoint *checkpoint;
     struct backend *backends[N_RANK];
     uint32_t patience_ms;
+    bool by_request; /* the ranks are lanes */
 } test;
 
 static void must(fathom_err err, const fathom_diag *d)
@@ -38,7 +39,7 @@ static int open_backends(void **state)
     fathom_diag d = {{0}};
     const fathom_options o = {.model_dir = PILOT,
                               .backend = FATHOM_BACKEND_CPU,
-                              .world = N_RANK,
+                              .world = test.by_request ? 1 : N_RANK,
                               .n_thread = N_RANK,
                               .max_model_len = 128,
                               .max_num_batched_tokens = 64,
@@ -47,6 +48,10 @@ static int open_backends(void **state)
     must(model_config_load(&test.config, test.checkpoint, &d), &d);
     must(settings_resolve(&test.settings, &o, &test.config, &d), &d);
     test.settings.place.patience_ms = test.patience_ms;
+    if (test.by_request) {
+        test.settings.place.parallel.dp = (struct axis){.size = N_RANK};
+        test.settings.place.parallel.experts_whole = true;
+    }
     must(
         memory_plan_make(&test.plan, &test.settings, &test.config, test.checkpoint, 4ull << 30, &d),
         &d);
@@ -192,6 +197,117 @@ static void pages_are_equal_on_all_ranks(void **state)
     r->ops->destroy(r);
 }
 
+static int open_lanes(void **state)
+{
+    test.by_request = true;
+    int failed = open_backends(state);
+    test.by_request = false;
+    return failed;
+}
+
+/* What a lane makes of text k: N_TOKEN + k tokens, in page 0; text 0 has none. */
+struct text_result {
+    void *page;
+    int32_t id;
+};
+
+static void fill_lane(const struct batch_layout *l, void *block, uint32_t text, struct step *step)
+{
+    char *host = block;
+    const uint32_t n = text > 0 ? N_TOKEN + text : 0;
+    memset(host, 0, l->history);
+    *step = (struct step){.pass = STEP_MODEL};
+    if (n == 0) return;
+    for (uint32_t t = 0; t < n; t++) {
+        ((int32_t *)(void *)(host + l->ids))[t] = (int32_t)(7 * text + t);
+        ((int32_t *)(void *)(host + l->pos))[t] = (int32_t)t;
+        ((int32_t *)(void *)(host + l->slot))[t] = (int32_t)t;
+    }
+    ((int32_t *)(void *)(host + l->first))[1] = (int32_t)n;
+    ((int32_t *)(void *)(host + l->logit_rows))[0] = (int32_t)n - 1;
+    ((struct sample_row *)(void *)(host + l->rows))[0] = (struct sample_row){
+        .top_p = 1,
+        .repetition_penalty = 1,
+        .mask_offset = SAMPLE_NONE,
+        .n_vocab_used = test.settings.n_vocab_used,
+    };
+    step->prefix_bytes = l->bias;
+    step->batch = (struct batch_shape){
+        .n_token = n, .n_request = 1, .n_logit_row = 1, .max_context = n, .page_stride = 2};
+    step->sampler.n_row = 1;
+}
+
+/* One step in which lane i has text (i + shift) % N_RANK, over pages of zeros. */
+static void run_texts(struct step_runner *r, uint32_t shift, const void *zeros,
+                      struct text_result *out)
+{
+    struct step steps[N_RANK];
+    struct step_result results[N_RANK];
+    for (uint32_t i = 0; i < N_RANK; i++) {
+        assert_int_equal(r->ops->page_in(r, i * r->lane_pages, zeros), FATHOM_OK);
+        fill_lane(&r->layout, r->hosts[i], (i + shift) % N_RANK, &steps[i]);
+    }
+    assert_int_equal(r->ops->launch(r, steps), FATHOM_OK);
+    assert_int_equal(r->ops->draw(r, steps), FATHOM_OK);
+    if (r->ops->wait(r, results) != FATHOM_OK) fail_msg("%s", r->ops->fault(r));
+    for (uint32_t i = 0; i < N_RANK; i++) {
+        struct text_result *text = &out[(i + shift) % N_RANK];
+        if (steps[i].sampler.n_row > 0) text->id = results[i].ids[0];
+        assert_int_equal(r->ops->page_out(r, i * r->lane_pages, text->page), FATHOM_OK);
+    }
+    assert_int_equal(r->ops->sync(r), FATHOM_OK);
+}
+
+static void each_lane_has_a_step_and_pages_of_its_own(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    struct step_runner *r;
+    struct text_result first[N_RANK], then[N_RANK];
+    void *zeros;
+    const size_t n = test.plan.kv.page_bytes;
+    must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
+                              test.checkpoint, &d),
+         &d);
+    assert_int_equal(r->n_lane, N_RANK);
+    assert_int_equal(r->lane_pages, test.plan.n_page);
+    assert_ptr_equal(r->host, r->hosts[0]);
+    for (int i = 0; i < N_RANK; i++) {
+        must(r->ops->alloc_host(r, n, &first[i].page, &d), &d);
+        must(r->ops->alloc_host(r, n, &then[i].page, &d), &d);
+    }
+    must(r->ops->alloc_host(r, n, &zeros, &d), &d);
+    memset(zeros, 0, n);
+    run_texts(r, 0, zeros, first);
+    assert_memory_equal(first[0].page, zeros, n);
+    /* a text has the same bits in whichever lane, and other ones than its neighbours */
+    for (uint32_t shift = 1; shift < N_RANK; shift++) {
+        run_texts(r, shift, zeros, then);
+        for (uint32_t k = 0; k < N_RANK; k++) {
+            if (k > 0) assert_int_equal(then[k].id, first[k].id);
+            assert_memory_equal(then[k].page, first[k].page, n);
+            for (uint32_t j = 0; j < k; j++) assert_memory_not_equal(then[k].page, then[j].page, n);
+        }
+    }
+    /* into page 1 of lane 2, and of no other lane */
+    for (uint32_t i = 0; i < N_RANK; i++)
+        assert_int_equal(r->ops->page_out(r, i * r->lane_pages + 1, first[i].page), FATHOM_OK);
+    assert_int_equal(r->ops->page_in(r, 2 * r->lane_pages + 1, then[3].page), FATHOM_OK);
+    for (uint32_t i = 0; i < N_RANK; i++) {
+        void *got = then[i == 3 ? 0 : i].page;
+        assert_int_equal(r->ops->page_out(r, i * r->lane_pages + 1, got), FATHOM_OK);
+        assert_int_equal(r->ops->sync(r), FATHOM_OK);
+        assert_memory_equal(got, i == 2 ? then[3].page : first[i].page, n);
+    }
+    for (int i = 0; i < N_RANK; i++) {
+        r->ops->release_host(r, first[i].page);
+        r->ops->release_host(r, then[i].page);
+    }
+    r->ops->release_host(r, zeros);
+    assert_string_equal(r->ops->fault(r), "");
+    r->ops->destroy(r);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -200,6 +316,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_rank_that_does_not_come_is_named_and_not_waited_for,
                                         open_impatient, close_checkpoint),
         cmocka_unit_test_setup_teardown(pages_are_equal_on_all_ranks, open_backends,
+                                        close_checkpoint),
+        cmocka_unit_test_setup_teardown(each_lane_has_a_step_and_pages_of_its_own, open_lanes,
                                         close_checkpoint),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
