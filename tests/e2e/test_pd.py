@@ -445,7 +445,8 @@ def check_many_cancels(n):
     check_cancels(p, d, n, 60)
     for s, n_file, n_byte in zip((p, d), files, memory):
         assert len(os.listdir(f"/proc/{s.process.pid}/fd")) <= n_file + 8
-        assert memory_of(s) < n_byte + (64 << 20), (memory_of(s), n_byte)
+        # the cache of 128 MiB is touched as it fills; a page lost with each request were 660 MB
+        assert memory_of(s) < n_byte + (256 << 20), (memory_of(s), n_byte)
     assert moved(d)[0] > 0
     print(f"{n} requests have left: {moved(d)[0]:.0f} pages handed over, memory grown by "
           + ", ".join(f"{(memory_of(s) - b) / 1e6:.1f} MB" for s, b in zip((p, d), memory)))
