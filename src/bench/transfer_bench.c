@@ -189,8 +189,10 @@ fathom_err transfer_bench_listen(const struct transfer_bench_options *o,
     struct ucx *ucx = NULL;
     fathom_err err = make_self(&self, &ucx, o, d);
     if (!err) err = open_giver(&giver, &self, o->host, o->port, d);
-    if (!err) told(o->host, page_service_port(giver.service));
-    while (!err) (void)pause();
+    if (!err) {
+        told(o->host, page_service_port(giver.service));
+        for (;;) (void)pause(); /* until a signal ends the process */
+    }
     close_giver(&giver);
     ucx_close(ucx);
     return err;

@@ -36,7 +36,7 @@ static fathom_err read_head(struct page_link *l, char line[LINE_MAX], uint64_t d
 fathom_err page_query_answer(struct page_link *l, const char *id, uint64_t deadline_us,
                              fathom_diag *d)
 {
-    char line[LINE_MAX], body[256], head[256];
+    char line[LINE_MAX] = "", body[256], head[256];
     TRY(read_head(l, line, deadline_us, d));
     const char *path = "/query";
     const size_t n_path = strlen(path);

@@ -59,7 +59,7 @@ enum { ADDRESS_BYTES_MAX = 1 << 16, CLOSE_US = 200000 };
 struct ucx {
     void *library;
     ucp_context_h context;
-#define MEMBER(name) __typeof__(&(name)) name;
+#define MEMBER(name) __typeof__ (&(name))(name);
     UCX_FUNCTIONS(MEMBER)
 #undef MEMBER
 };

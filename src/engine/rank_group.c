@@ -592,9 +592,10 @@ static void log_costs(struct rank_group *g)
         const uint32_t n = r->launch.n < N_LAUNCH ? r->launch.n : N_LAUNCH;
         if (n == 0) continue;
         qsort(r->launch.last_ns, n, sizeof *r->launch.last_ns, by_size);
+        const uint64_t middle_ns = r->launch.last_ns[n / 2];
         LOG_INFO("engine", "rank=%u steps=%u launch_us=%.1f (median), %.1f to %.1f", i, n,
-                 r->launch.last_ns[n / 2] / 1e3, r->launch.last_ns[0] / 1e3,
-                 r->launch.last_ns[n - 1] / 1e3);
+                 (double)middle_ns / 1e3, (double)r->launch.last_ns[0] / 1e3,
+                 (double)r->launch.last_ns[n - 1] / 1e3);
     }
 }
 
