@@ -54,34 +54,15 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "kv/tier_pace.h"
 #include "kv/tier_table.h"
-
-#define FRESH_US 60000000 /* older measurements say nothing */
 
 #define NEVER UINT64_MAX
 #define CHECKED_US 5000000 /* a page that was summed so lately need not be checked again */
 
 enum { READS_MAX = 48, WRITES_MAX = 16, CHECKS_MAX = 64, SUMS_MAX = 64 };
-enum { PULLS_MAX = 64, AGAIN_LEAST_US = 2000 };
 static_assert(2 * READS_MAX + WRITES_MAX + CHECKS_MAX + SUMS_MAX <= TIER_JOBS_MAX,
               "jobs under way");
-
-/* A pull that has not got a record. LOST: who asked has not heard. Otherwise the server does not
- * have the record yet: one is asked for again at again_us, after an eighth of the time that it has
- * been lacking, and when it comes all is forgotten. */
-struct lacking {
-    bool is_set;
-    bool lost;
-    uint64_t pull;
-    uint64_t since_us, again_us;
-    uint64_t until_us; /* it may be busy, by what it has said */
-};
-
-/* What a page of a fetch took lately. */
-struct pace {
-    double page_us; /* 0: unknown */
-    uint64_t seen_us;
-};
 
 struct tiers {
     struct tiers_config c;
@@ -96,14 +77,13 @@ struct tiers {
     uint32_t n_touched; /* places of memory that the system has provided */
     uint32_t n_reading, n_writing, n_checking, n_summing; /* jobs under way */
     uint32_t n_pulling;                                   /* likewise */
-    struct lacking lacking[PULLS_MAX];                    /* a ring of the latest */
-    uint32_t n_lacking;                                   /* ever */
-    uint32_t n_fault;                                     /* writes that failed since one did not */
+    struct tier_lacking lacking;
+    uint32_t n_fault;            /* writes that failed since one did not */
     uint32_t step_pages, n_left; /* copies of a step, and those left of this one's */
     uint64_t order;
     uint64_t now_us;
     double prefill_page_us;
-    struct pace paces[2]; /* of fetches from memory alone, and of others */
+    struct tier_pace paces[2]; /* of fetches from memory alone, and of others */
     fathom_err fault;
     struct tiers_stats stats;
 };
@@ -185,57 +165,20 @@ bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us)
     return true;
 }
 
-/* What is known of a pull; NULL: nothing stands against it. */
-static const struct lacking *lacking_of(const struct tiers *t, uint64_t pull)
-{
-    for (uint32_t k = 0; k < PULLS_MAX && k < t->n_lacking; k++) {
-        if (t->lacking[k].is_set && t->lacking[k].pull == pull) return &t->lacking[k];
-    }
-    return NULL;
-}
-
-static bool is_lost(const struct tiers *t, uint64_t pull)
-{
-    const struct lacking *l = lacking_of(t, pull);
-    return l && l->lost;
-}
-
-/* The same, made if there is none. */
-static struct lacking *lacks(struct tiers *t, uint64_t pull)
-{
-    const struct lacking *known = lacking_of(t, pull);
-    if (known) return &t->lacking[known - t->lacking];
-    struct lacking *l = &t->lacking[t->n_lacking++ % PULLS_MAX];
-    *l = (struct lacking){.is_set = true, .pull = pull, .since_us = t->now_us};
-    return l;
-}
-
-static void has_come(struct tiers *t, uint64_t pull)
-{
-    const struct lacking *l = lacking_of(t, pull);
-    if (l && !l->lost) t->lacking[l - t->lacking].is_set = false;
-}
-
 uint64_t tiers_pull_until_us(const struct tiers *t, uint64_t pull)
 {
-    const struct lacking *l = lacking_of(t, pull);
+    const struct lacking *l = tier_lacking_of(&t->lacking, pull);
     return l ? l->until_us : 0;
 }
 
 bool tiers_pulls_again(const struct tiers *t)
 {
-    for (uint32_t k = 0; k < PULLS_MAX && k < t->n_lacking; k++) {
-        const struct lacking *l = &t->lacking[k];
-        if (l->is_set && !l->lost && t->now_us < l->again_us + TIERS_AGAIN_US) return true;
-    }
-    return false;
+    return tier_lacking_asks(&t->lacking, t->now_us);
 }
 
 void tiers_give_up(struct tiers *t, uint64_t pull)
 {
-    struct lacking *l = lacks(t, pull);
-    t->stats.n_pull_lost += !l->lost;
-    l->lost = true;
+    t->stats.n_pull_lost += tier_lacking_lose(&t->lacking, pull, t->now_us);
 }
 
 /* ---- memory is given up ---- */
@@ -490,11 +433,7 @@ static void end_pull(struct tiers *t, const struct tier_job *job)
     ASSERT(e->ram_state == RAM_READING && e->pulled && t->n_pulling > 0);
     t->n_pulling--;
     if (job->verdict == TIER_NOT_YET) {
-        struct lacking *l = lacks(t, job->pull);
-        uint64_t pause_us = (t->now_us - l->since_us) / 8;
-        if (pause_us < AGAIN_LEAST_US) pause_us = AGAIN_LEAST_US;
-        l->again_us = t->now_us + (pause_us < TIERS_AGAIN_US ? pause_us : TIERS_AGAIN_US);
-        if (l->until_us < t->now_us + 2 * job->sum) l->until_us = t->now_us + 2 * job->sum;
+        tier_lacking_wait(&t->lacking, job->pull, t->now_us, job->sum);
     } else if (job->verdict != TIER_GOOD) {
         tiers_give_up(t, job->pull);
     }
@@ -503,7 +442,7 @@ static void end_pull(struct tiers *t, const struct tier_job *job)
         tier_table_tidy(&t->table, job->entry);
         return;
     }
-    has_come(t, job->pull);
+    tier_lacking_came(&t->lacking, job->pull);
     t->stats.n_pulled++;
     e->pulled = false;
     e->ram_state = RAM_READY;
@@ -750,8 +689,8 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
     uint32_t i = tier_table_search(&t->table, &name->key);
     if (t->fault) return TIER_GONE;
     if (i == TIER_NONE) {
-        if (!peer || is_lost(t, peer->pull)) return TIER_GONE;
-        const struct lacking *l = lacking_of(t, peer->pull);
+        const struct lacking *l = peer ? tier_lacking_of(&t->lacking, peer->pull) : NULL;
+        if (!peer || (l && l->lost)) return TIER_GONE;
         if (!l || t->now_us >= l->again_us) (void)start_pull(t, name, peer);
         return TIER_WAIT;
     }
@@ -783,7 +722,9 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
 bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer)
 {
     uint32_t i = tier_table_search(&t->table, &name->key);
-    if (i == TIER_NONE) return peer && !lacking_of(t, peer->pull) && start_pull(t, name, peer);
+    if (i == TIER_NONE) {
+        return peer && !tier_lacking_of(&t->lacking, peer->pull) && start_pull(t, name, peer);
+    }
     const struct tier_entry *e = &t->table.entries[i];
     if (e->ram_state == RAM_NONE) return start_read(t, i, name);
     return is_checked(t, e) || start_check(t, i);
@@ -794,26 +735,17 @@ bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struc
 bool tiers_pay(const struct tiers *t, uint32_t n_page, uint32_t n_disk)
 {
     if (n_page == 0 || (n_disk > 0 && n_page < TIERS_MIN_DISK_PAGES)) return false;
-    const struct pace *p = &t->paces[n_disk > 0];
-    bool known = p->page_us > 0 && t->now_us - p->seen_us < FRESH_US && t->prefill_page_us > 0;
-    return !known || p->page_us <= t->prefill_page_us;
+    return tier_pace_pays(&t->paces[n_disk > 0], t->now_us, t->prefill_page_us);
 }
 
 uint64_t tiers_patience_us(const struct tiers *t, uint32_t n_page)
 {
-    if (t->prefill_page_us <= 0) return 5000000;
-    double us = n_page * t->prefill_page_us;
-    return us > 1e6 ? (uint64_t)us : 1000000;
+    return tier_pace_patience_us(t->prefill_page_us, n_page);
 }
 
 void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t us)
 {
-    struct pace *p = &t->paces[from_disk];
-    bool known = p->page_us > 0 && t->now_us - p->seen_us < FRESH_US;
-    /* A fetch that brought no page counts as one page. */
-    double page_us = (double)us / (n_page > 0 ? n_page : 1);
-    p->page_us = known ? p->page_us + 0.25 * (page_us - p->page_us) : page_us;
-    p->seen_us = t->now_us;
+    tier_pace_note(&t->paces[from_disk], t->now_us, n_page, us);
     t->stats.n_fetch++;
     t->stats.fetch_us += us;
 }

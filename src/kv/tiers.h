@@ -20,6 +20,7 @@
 #include "kv/page_shelf.h"
 #include "kv/tier_disk.h"
 #include "kv/tier_io.h"
+#include "kv/tier_lacking.h"
 
 struct tiers;
 
@@ -126,7 +127,7 @@ bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struc
 
 /* tiers_pull_until_us - until then the server of a pull may compute the prompts that it had when it
  * was last asked, if it needs twice as long as it said; 0: it said nothing.
- * tiers_pulls_again - records will be asked for again, in TIERS_AGAIN_US at most.
+ * tiers_pulls_again - records will be asked for again, in TIER_AGAIN_US at most.
  * tiers_give_up - no more of them are asked for, and one is lost */
 uint64_t tiers_pull_until_us(const struct tiers *t, uint64_t pull);
 bool tiers_pulls_again(const struct tiers *t);
@@ -152,7 +153,6 @@ enum {
     TIERS_STALL_US = 2000000
 }; /* without one page more: nobody waits longer, but for a server
                                       that says how long it is busy */
-enum { TIERS_AGAIN_US = 32000 };
 
 /* tiers_note_fetch - a fetch of n pages took so long; from_disk: some of them came from disk */
 void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t us);

@@ -225,12 +225,12 @@ static void a_record_that_is_not_there_yet_is_asked_for_again(void **state)
     }
     assert_in_range(n_asked, 80,
                     92); /* every 2 ms, then after an eighth of the time, every 32 ms */
-    assert_in_range(tiers_pull_until_us(w->tiers, peer.pull), w->now_us + 14000000 - TIERS_AGAIN_US,
+    assert_in_range(tiers_pull_until_us(w->tiers, peer.pull), w->now_us + 14000000 - TIER_AGAIN_US,
                     w->now_us + 14000000);
     assert_int_equal(tiers_pull_until_us(w->tiers, 13), 0);
     assert_int_equal(tiers_get_stats(w->tiers)->n_pull_lost, 0);
     page_shelf_put(w->shelf, 3, &w->names[3], w->pages[3], hash_checksum(w->pages[3], PAGE));
-    w->now_us += TIERS_AGAIN_US;
+    w->now_us += TIER_AGAIN_US;
     assert_int_equal(restore(w, 3, &peer), TIER_RESTORED);
     assert_false(tiers_pulls_again(w->tiers));
     assert_true(tiers_read_ahead(w->tiers, &next, &peer));
