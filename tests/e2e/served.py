@@ -26,6 +26,7 @@ class Server:
 
     path = None  # of the program; a test's main sets it
     always = ("--disable-log-requests",)
+    given = ()  # of always, what the command line of the test said
 
     def __init__(self, *flags, stderr=None, env=None):
         self.process = subprocess.Popen([Server.path, "serve", "--port", "0", *self.always, *flags],
@@ -132,7 +133,8 @@ def take_program(words):
 
     Such a flag is one word that begins with a dash: -tp=4."""
     while words[1].startswith("-"):
-        Server.always += (words.pop(1),)
+        Server.given += (words.pop(1),)
+    Server.always += Server.given
     Server.path = os.path.abspath(words.pop(1))
 
 
