@@ -7,10 +7,12 @@
 #include "base/new_file.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
+#include "cli/calibrate.h"
 #include "cli/evaluation.h"
 #include "cli/progress.h"
 #include "model/config.h"
 #include "quantize/convert.h"
+#include "quantize/tune.h"
 
 #define EVALUATION_FILE "quantize_evaluation.json"
 
@@ -32,7 +34,24 @@ static fathom_err read_targets(unsigned *out, const struct string_list *names, f
 
 static void tell_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
 {
-    progress_tell(arg, done_bytes, total_bytes);
+    struct progress *p = arg;
+    if (!p->what) progress_begin(p, "quantizing"); /* after what calibration took */
+    progress_tell(p, done_bytes, total_bytes);
+}
+
+static void print_calibrated(const struct convert_result *r)
+{
+    uint64_t n_matrix = 0, n_tuned = 0, n_few = 0;
+    for (unsigned i = 0; i < JOURNAL_TARGETS; i++) {
+        n_matrix += r->sums[i].n_matrix;
+        n_tuned += r->sums[i].n_tuned;
+        n_few += r->sums[i].n_few;
+    }
+    if (n_tuned == 0) return;
+    printf("calibrated   %llu of %llu matrices, the others by mse; %llu of experts that fewer than "
+           "%d tokens went to, by those of the whole layer\n",
+           (unsigned long long)n_tuned, (unsigned long long)n_matrix, (unsigned long long)n_few,
+           TUNE_FEW);
 }
 
 static void print_targets(const struct convert_result *r)
@@ -48,6 +67,7 @@ static void print_targets(const struct convert_result *r)
                size_text(b, s->out_bytes), sqrt(s->error.error / fmax(s->error.value, 1e-300)),
                s->worst, s->worst_name);
     }
+    print_calibrated(r);
 }
 
 static void print_result(const struct convert_result *r, const struct settings *s, const char *out)
@@ -92,13 +112,13 @@ static fathom_err convert(const struct invocation *v, const char *dir, fathom_di
     const struct settings *s = v->settings;
     struct convert_result result;
     struct model_config config;
-    struct progress progress;
+    struct progress progress = {0};
+    struct calibration *calibration = NULL;
     struct convert_order order = {.out = dir,
                                   .config = &config,
                                   .n_thread = (unsigned)s->threads,
                                   .resumes = s->resume,
                                   .is_dry = s->quantize_dry_run,
-                                  .calibration_text = "",
                                   .on_progress = tell_progress,
                                   .progress_arg = &progress};
     fathom_err err;
@@ -107,15 +127,23 @@ static fathom_err convert(const struct invocation *v, const char *dir, fathom_di
         FAIL(d, FATHOM_EINVAL, "--group %lld: needed is 32, 64 or 128", (long long)s->group);
     }
     if (!quant_scheme_of(&order.scheme, s->scheme, (uint32_t)s->group, s->method)) {
-        FAIL(d, FATHOM_EINVAL, "--scheme %s with --method %s: there is none", s->scheme, s->method);
+        FAIL(d, FATHOM_EINVAL,
+             "--scheme %s has no --method %s: the steps of FP8 grow with the number, so that there "
+             "is "
+             "nothing to choose; leave --method out",
+             s->scheme, s->method);
     }
     TRY(model_source_open(&order.source, v->model, s, d));
     TRY_GOTO(model_config_load(&config, order.source, d), done);
-    progress_begin(&progress, "quantizing");
+    if (quant_method_calibrates(order.scheme.method)) {
+        TRY_GOTO(calibration_begin(&calibration, s, v->model, order.source, &config, d), done);
+        order.calibration = calibration_order(calibration);
+    }
     err = convert_run(&result, &order, d);
-    progress_end(&progress);
+    if (progress.what) progress_end(&progress);
     if (!err) print_result(&result, s, dir);
 done:
+    calibration_end(calibration);
     checkpoint_close(order.source);
     return err;
 }

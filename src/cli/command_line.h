@@ -268,6 +268,8 @@ struct settings {
     int64_t group;
     const char *method;
     struct string_list targets; /* none: experts */
+    struct string_list calibration_files;
+    int64_t calibration_samples; /* 0: all */
     bool resume;
     bool report;
     bool quantize_dry_run;

@@ -757,11 +757,21 @@ const struct option option_table[] = {
      .kind = OPTION_COUNT, .lo = 32, .hi = 128, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
      .field = FIELD(group), USE},
     {"method", NULL, "NAME", "mse",
-     "how scales are chosen; rtn: by the largest magnitude; mse: of 32 that clip it the one of "
-     "least squared error",
-     .kind = OPTION_CHOICE, .choices = "rtn|mse", .refused = "gptq|awq|scale",
-     .reason = "it is not built: mse is the best there is", .group = GROUP_COMMAND,
-     .commands = ON(QUANTIZE), .field = FIELD(method), USE},
+     "how codes are chosen; rtn: scales by the largest magnitude; mse: of 32 that clip it the one "
+     "of least squared error; scale: errors weighted by what --calibration says of inputs, and "
+     "inputs of down_proj scaled; gptq: weighted, and each rounding made good by later ones",
+     .kind = OPTION_CHOICE, .choices = "rtn|mse|scale|gptq", .refused = "awq",
+     .reason = "scale is activation-aware", .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
+     .field = FIELD(method), USE},
+    {"calibration", NULL, "FILE...", NULL,
+     "texts for --method scale and gptq, as --texts takes them; what they are like is what is "
+     "quantized best",
+     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
+     .field = FIELD(calibration_files), USE},
+    {"calibration-samples", NULL, "N", "128",
+     "pieces of --length tokens taken of --calibration, from the first on; 0: all",
+     .kind = OPTION_COUNT, .hi = 1e9, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
+     .field = FIELD(calibration_samples), USE},
     {"targets", NULL, "NAME...", "experts",
      "what is quantized: experts (routed ones), shared, dense, attention, kv_b, indexer; linear is "
      "all of them",

@@ -8,6 +8,8 @@
 #include "backend/backend.h"
 
 struct expert_counts;
+struct model_config;
+struct model_weights;
 
 /* One decoder layer, prepared. */
 struct layer {
@@ -46,6 +48,7 @@ struct model {
 
     uint32_t n_layer;    /* the MTP layer not included: its cache is layer n_layer */
     uint32_t index_topk; /* 0: no indexer */
+    uint32_t hidden_width;
     bool has_mtp;
     uint32_t i_layer; /* begun last */
 
@@ -83,6 +86,14 @@ static inline struct buffer *model_block_input(struct model *m, const struct bat
 {
     return model_own_rows(m, batch) > 0 ? m->hidden : m->normed;
 }
+
+/* model_create_empty - a model without weights, of one rank; model_load_layer, model_drop_layer - a
+ * layer of it; errors as of model_create */
+fathom_err model_create_empty(struct model **out, struct backend *b,
+                              const struct model_config *config, fathom_diag *d);
+fathom_err model_load_layer(struct model *m, const struct model_weights *w, uint32_t i_layer,
+                            fathom_diag *d);
+void model_drop_layer(struct model *m, uint32_t i_layer);
 
 /* model_attention - delta = attention(normed) of one layer; writes its cache rows */
 fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t i_layer,

@@ -196,8 +196,6 @@ static fathom_err load_weights(struct model *m, const struct model_weights *w,
     place = place_of(d, "norm");
     TRY(load_vector(m, &place, &w->final_norm, &m->final_norm));
     TRY(load_head(m, w, loading, d));
-    m->layers = mem_calloc(m->n_layer, sizeof *m->layers);
-    if (!m->layers) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u layers", m->n_layer);
     return load_layers(m, w, config, loading, d);
 }
 
@@ -264,30 +262,85 @@ static fathom_err make_watch(struct expert_watch *w, const struct model_config *
 
 /* ---- the model ---- */
 
+/* A model before its weights. */
+static fathom_err make_model(struct model **out, struct backend *b,
+                             const struct model_config *config, fathom_diag *d)
+{
+    struct model *m = mem_calloc(1, sizeof *m);
+    if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the model");
+    m->b = b;
+    m->ops = b->ops;
+    m->n_layer = config->n_layer;
+    m->hidden_width = config->hidden;
+    m->index_topk = config->has_indexer ? config->index_topk : 0;
+    m->layers = mem_calloc(m->n_layer, sizeof *m->layers);
+    *out = m;
+    if (!m->layers) FAIL(d, FATHOM_ENOMEM, "no memory for a table of %u layers", m->n_layer);
+    return FATHOM_OK;
+}
+
+/* What steps need beside weights. */
+static fathom_err make_rest(struct model *m, const struct model_config *config,
+                            const struct parallel *p, fathom_diag *d)
+{
+    TRY(make_buffers(m, d));
+    TRY(make_places(m, config, p, d));
+    return make_watch(&m->watch, config, d);
+}
+
 fathom_err model_create(struct model **out, struct backend *b, const struct model_config *config,
                         const struct model_weights *weights, const struct model_limits *limits,
                         const struct model_loading *loading, fathom_diag *d)
 {
-    fathom_err err = FATHOM_OK;
-    *out = NULL;
-    struct model *m = mem_calloc(1, sizeof *m);
-    if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the model");
+    struct model *m = NULL;
+    fathom_err err;
     ASSERT(weights->n_layer == config->n_layer && weights->n_mtp <= config->n_mtp);
-    m->b = b;
-    m->ops = b->ops;
-    m->n_layer = config->n_layer;
-    m->index_topk = config->has_indexer ? config->index_topk : 0;
+    *out = NULL;
+    TRY_GOTO(make_model(&m, b, config, d), fail);
     m->has_mtp = limits->with_mtp && weights->n_mtp > 0;
     TRY_GOTO(load_weights(m, weights, config, loading, d), fail);
-    TRY_GOTO(make_buffers(m, d), fail);
-    TRY_GOTO(make_places(m, config, &weights->parallel, d), fail);
-    TRY_GOTO(make_watch(&m->watch, config, d), fail);
+    TRY_GOTO(make_rest(m, config, &weights->parallel, d), fail);
     *out = m;
     return FATHOM_OK;
 
 fail:
     model_destroy(m);
     return err;
+}
+
+fathom_err model_create_empty(struct model **out, struct backend *b,
+                              const struct model_config *config, fathom_diag *d)
+{
+    const struct parallel one = parallel_one();
+    struct model *m = NULL;
+    fathom_err err;
+    *out = NULL;
+    TRY_GOTO(make_model(&m, b, config, d), fail);
+    TRY_GOTO(make_rest(m, config, &one, d), fail);
+    *out = m;
+    return FATHOM_OK;
+
+fail:
+    model_destroy(m);
+    return err;
+}
+
+fathom_err model_load_layer(struct model *m, const struct model_weights *w, uint32_t i_layer,
+                            fathom_diag *d)
+{
+    ASSERT(i_layer < m->n_layer);
+    return load_layer(m, i_layer, &w->layers[i_layer], &m->layers[i_layer], d);
+}
+
+void model_drop_layer(struct model *m, uint32_t i_layer)
+{
+    struct layer *layer = &m->layers[i_layer];
+    ASSERT(i_layer < m->n_layer);
+    m->ops->weight_destroy(m->b, layer->input_norm);
+    m->ops->weight_destroy(m->b, layer->post_norm);
+    m->ops->weight_destroy(m->b, layer->mla);
+    m->ops->weight_destroy(m->b, layer->ffn);
+    *layer = (struct layer){0};
 }
 
 /* Every weight, once; what is not loaded is NULL. */

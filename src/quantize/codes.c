@@ -153,6 +153,17 @@ struct codes_scale codes_i8(const float *w, const float *importance, size_t n, b
     return s;
 }
 
+float codes_nearest(float w, const struct codes_scale *s, bool is_u4)
+{
+    const struct range *r = is_u4 ? &u4_range : &i8_range;
+    const float limit = 4194304.0f; /* round_even's; codes end long before */
+    const float steps = w * (1 / s->scale);
+    return code_of(steps > limit    ? limit
+                   : steps < -limit ? -limit
+                                    : steps,
+                   1, (float)s->zero, r->lo, r->hi);
+}
+
 float codes_e4m3_scale(float largest)
 {
     float scale = largest / 448.0f;

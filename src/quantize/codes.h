@@ -52,6 +52,9 @@ struct codes_scale codes_u4(const float *w, const float *importance, size_t n, b
 struct codes_scale codes_i8(const float *w, const float *importance, size_t n, bool searches,
                             int8_t *codes, struct codes_error *error);
 
+/* codes_nearest - the code that stands for what is nearest to w: 0 .. 15 of u4, else -127 .. 127 */
+float codes_nearest(float w, const struct codes_scale *s, bool is_u4);
+
 /* codes_e4m3_scale - largest / 448, 1 for zeros; codes_e4m3 - n numbers by a scale */
 float codes_e4m3_scale(float largest);
 void codes_e4m3(const float *w, size_t n, float scale, uint8_t *codes, struct codes_error *error);

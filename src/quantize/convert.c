@@ -17,8 +17,10 @@
 #include "base/size_text.h"
 #include "base/thread.h"
 #include "checkpoint/checkpoint.h"
+#include "quantize/calibration.h"
 #include "quantize/matrix.h"
 #include "quantize/quant_config.h"
+#include "quantize/tune.h"
 
 #define INDEX_FILE "model.safetensors.index.json"
 
@@ -32,6 +34,7 @@ struct converting {
     struct journal journal;
     struct thread_pool *pool;
     struct matrix_room room;
+    struct tuner *tuner; /* NULL: the method does not calibrate */
     uint64_t done_bytes;
     fathom_diag *d;
 };
@@ -72,8 +75,12 @@ static fathom_err quantize_item(struct converting *x, struct new_file *f,
     const struct plan_matrix *m = &x->plan.matrices[item->i_matrix];
     const struct plan_parts parts = plan_parts_of(&x->plan.scheme, m->view->n_row, m->view->n_col);
     const uint64_t n = parts.codes + parts.scales + parts.zeros + parts.shape;
-    const struct matrix_order order = {.name = m->name, .view = m->view, .scheme = &x->plan.scheme};
+    struct matrix_order order = {.name = m->name, .view = m->view, .scheme = &x->plan.scheme};
     struct journal_sums one = {.n_matrix = 1, .out_bytes = n};
+    enum tuned how = TUNED_NOT;
+    if (x->tuner) TRY(tuner_matrix(x->tuner, item->i_matrix, &order, &how, x->d));
+    one.n_tuned = how != TUNED_NOT;
+    one.n_few = how == TUNED_FEW;
     one.source_bytes = m->code->n_bytes + (m->scale ? m->scale->n_bytes : 0);
     TRY(matrix_quantize(&x->room, &order, &one.error, x->d));
     one.worst = one.error.value > 0 ? sqrt(one.error.error / one.error.value) : 0;
@@ -242,10 +249,29 @@ static fathom_err check_room(struct converting *x)
          size_text(a, room), size_text(b, need));
 }
 
+static bool is_all_done(const struct converting *x)
+{
+    const json_t *done = json_object_get(x->journal.root, "done");
+    for (size_t i = 0; i < x->plan.n_shard; i++) {
+        if (!json_object_get(done, x->plan.shards[i].name)) return false;
+    }
+    return true;
+}
+
+static fathom_err calibrate(struct converting *x, unsigned n_thread)
+{
+    const struct convert_order *o = x->order;
+    if (!o->calibration || is_all_done(x)) return FATHOM_OK;
+    TRY(o->calibration->make(o->calibration->arg, o->out, x->d));
+    return tuner_create(&x->tuner, &x->plan, o->out, o->calibration->n_row, x->pool, n_thread,
+                        x->d);
+}
+
 static fathom_err prepare(struct converting *x)
 {
     const struct convert_order *o = x->order;
     const struct parallel one = parallel_one();
+    ASSERT(quant_method_calibrates(o->scheme.method) == (o->calibration != NULL));
     TRY(weights_bind(&x->weights, o->source, o->config, &one, x->d));
     TRY(plan_make(&x->plan, &x->weights, o->source, o->config, &o->scheme, o->targets, x->d));
     const unsigned n_thread = o->n_thread ? o->n_thread : os_n_cpu();
@@ -253,16 +279,21 @@ static fathom_err prepare(struct converting *x)
     x->out->n_matrix = x->plan.n_matrix;
     x->out->out_bytes = x->plan.out_bytes;
     x->out->held_bytes = matrix_room_bytes(&x->plan, n_thread);
+    if (o->calibration) {
+        x->out->held_bytes += tuner_bytes(&x->plan, o->calibration->n_row, n_thread);
+    }
     for (size_t i = 0; i < x->plan.n_shard; i++) {
         x->out->source_bytes += x->plan.shards[i].source_bytes;
     }
     if (o->is_dry) return FATHOM_OK;
-    json_t *order = journal_order(&x->plan, o->targets, o->source, o->calibration_text);
+    json_t *order =
+        journal_order(&x->plan, o->targets, o->source, o->calibration ? o->calibration->text : "");
     TRY(journal_open(&x->journal, o->out, order, o->resumes, x->d));
     if (x->journal.is_finished) return FATHOM_OK;
     TRY(check_room(x));
     TRY(thread_pool_create(&x->pool, n_thread, x->d));
-    return matrix_room_init(&x->room, &x->plan, x->pool, n_thread, x->d);
+    TRY(matrix_room_init(&x->room, &x->plan, x->pool, n_thread, x->d));
+    return calibrate(x, n_thread);
 }
 
 static fathom_err make_files(struct converting *x)
@@ -275,6 +306,7 @@ static fathom_err make_files(struct converting *x)
     TRY(copy_side_files(x));
     TRY(write_index(x));
     TRY(write_config(x));
+    TRY(calibration_remove(x->order->out, x->order->config->n_layer, x->d));
     return journal_end(&x->journal, x->out->sums, x->out->source_bytes, x->out->out_bytes, x->d);
 }
 
@@ -286,6 +318,7 @@ fathom_err convert_run(struct convert_result *out, const struct convert_order *o
     fathom_err err = prepare(&x);
     out->was_finished = x.journal.is_finished;
     if (!err && !order->is_dry && !out->was_finished) err = make_files(&x);
+    tuner_destroy(x.tuner);
     matrix_room_fini(&x.room);
     thread_pool_destroy(x.pool);
     journal_close(&x.journal);

@@ -17,8 +17,7 @@
 #include "quantize/plan.h"
 
 struct checkpoint;
-struct calibration;
-struct fathom_bundle;
+struct convert_calibration;
 
 struct convert_order {
     struct checkpoint *source;
@@ -28,9 +27,8 @@ struct convert_order {
     unsigned targets;  /* bits of enum quant_target */
     unsigned n_thread; /* 0: all processors */
     bool resumes;
-    bool is_dry;                           /* check and lay out, write nothing */
-    const struct calibration *calibration; /* METHOD_SCALE; else NULL */
-    const char *calibration_text;          /* what names it in the order: "" without */
+    bool is_dry;                                   /* check and lay out, write nothing */
+    const struct convert_calibration *calibration; /* methods that calibrate; else NULL */
     /* called with bytes of the source that are done; NULL: not */
     void (*on_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
     void *progress_arg;

@@ -89,16 +89,14 @@ static json_t *source_identity(const struct checkpoint *c)
 json_t *journal_order(const struct plan *plan, unsigned targets, const struct checkpoint *c,
                       const char *calibration)
 {
-    static const char *const methods[] = {
-        [METHOD_RTN] = "rtn", [METHOD_MSE] = "mse", [METHOD_SCALE] = "scale"};
     json_t *names = json_array(), *source = source_identity(c);
     for (unsigned bit = 1; bit < TARGET_LINEAR && names; bit <<= 1) {
         if (targets & bit) json_array_append_new(names, json_string(quant_target_name(bit)));
     }
     return json_pack("{s:i, s:s, s:i, s:s, s:o, s:s, s:o}", "version", 1, "scheme",
                      plan->scheme.name, "group", (int)plan->scheme.group, "method",
-                     methods[plan->scheme.method], "targets", names, "calibration", calibration,
-                     "source", source);
+                     quant_method_text(plan->scheme.method), "targets", names, "calibration",
+                     calibration, "source", source);
 }
 
 /* ---- opening --------------------------------------------------------------------------------- */
@@ -207,6 +205,8 @@ void journal_close(struct journal *j)
 void journal_sums_add(struct journal_sums *to, const struct journal_sums *more)
 {
     to->n_matrix += more->n_matrix;
+    to->n_tuned += more->n_tuned;
+    to->n_few += more->n_few;
     to->source_bytes += more->source_bytes;
     to->out_bytes += more->out_bytes;
     codes_error_add(&to->error, &more->error);
@@ -217,18 +217,21 @@ void journal_sums_add(struct journal_sums *to, const struct journal_sums *more)
 
 static json_t *sums_to_json(const struct journal_sums *s)
 {
-    return json_pack("{s:I, s:I, s:I, s:f, s:f, s:f, s:s}", "matrices", (json_int_t)s->n_matrix,
-                     "source_bytes", (json_int_t)s->source_bytes, "bytes", (json_int_t)s->out_bytes,
-                     "squared_error", s->error.error, "squared_values", s->error.value, "worst",
-                     s->worst, "worst_matrix", s->worst_name);
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:s}", "matrices",
+                     (json_int_t)s->n_matrix, "calibrated", (json_int_t)s->n_tuned, "few_tokens",
+                     (json_int_t)s->n_few, "source_bytes", (json_int_t)s->source_bytes, "bytes",
+                     (json_int_t)s->out_bytes, "squared_error", s->error.error, "squared_values",
+                     s->error.value, "worst", s->worst, "worst_matrix", s->worst_name);
 }
 
 static fathom_err sums_from_json(struct journal_sums *s, const json_t *from, fathom_diag *d)
 {
     const char *name = "";
-    int64_t n = 0, source = 0, out = 0;
+    int64_t n = 0, tuned = 0, few = 0, source = 0, out = 0;
     *s = (struct journal_sums){0};
     TRY(json_get_i64(from, "matrices", true, 0, INT64_MAX, &n, d));
+    TRY(json_get_i64(from, "calibrated", true, 0, INT64_MAX, &tuned, d));
+    TRY(json_get_i64(from, "few_tokens", true, 0, INT64_MAX, &few, d));
     TRY(json_get_i64(from, "source_bytes", true, 0, INT64_MAX, &source, d));
     TRY(json_get_i64(from, "bytes", true, 0, INT64_MAX, &out, d));
     TRY(json_get_f64(from, "squared_error", true, &s->error.error, d));
@@ -236,6 +239,8 @@ static fathom_err sums_from_json(struct journal_sums *s, const json_t *from, fat
     TRY(json_get_f64(from, "worst", true, &s->worst, d));
     TRY(json_get_str(from, "worst_matrix", true, &name, d));
     s->n_matrix = (uint64_t)n;
+    s->n_tuned = (uint64_t)tuned;
+    s->n_few = (uint64_t)few;
     s->source_bytes = (uint64_t)source;
     s->out_bytes = (uint64_t)out;
     (void)snprintf(s->worst_name, sizeof s->worst_name, "%s", name);
@@ -300,10 +305,12 @@ static json_t *report(const struct journal *j, const struct journal_sums sums[JO
     for (unsigned i = 0; i < JOURNAL_TARGETS && targets; i++) {
         const struct journal_sums *s = &sums[i];
         if (s->n_matrix == 0) continue;
-        json_t *one = json_pack(
-            "{s:I, s:I, s:I, s:f, s:f, s:s}", "matrices", (json_int_t)s->n_matrix, "source_bytes",
-            (json_int_t)s->source_bytes, "bytes", (json_int_t)s->out_bytes, "relative_error",
-            relative(&s->error), "worst", s->worst, "worst_matrix", s->worst_name);
+        json_t *one =
+            json_pack("{s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:s}", "matrices",
+                      (json_int_t)s->n_matrix, "calibrated", (json_int_t)s->n_tuned, "few_tokens",
+                      (json_int_t)s->n_few, "source_bytes", (json_int_t)s->source_bytes, "bytes",
+                      (json_int_t)s->out_bytes, "relative_error", relative(&s->error), "worst",
+                      s->worst, "worst_matrix", s->worst_name);
         if (!one || json_object_set_new(targets, quant_target_name(1u << i), one)) {
             json_decref(targets);
             targets = NULL;

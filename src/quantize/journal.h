@@ -28,6 +28,8 @@ enum { JOURNAL_TARGETS = 6, JOURNAL_NAME_BYTES = 160 };
 /* Sums over the matrices of one target. */
 struct journal_sums {
     uint64_t n_matrix;
+    uint64_t n_tuned; /* of those, by what calibration said of their inputs; */
+    uint64_t n_few;   /* of those, experts that too few tokens went to */
     uint64_t source_bytes, out_bytes;
     struct codes_error error;
     double worst; /* relative error of the worst matrix */

@@ -16,18 +16,34 @@ enum {
 
 /* What a thread works in. */
 struct matrix_worker {
-    float *rows;    /* [1 or BLOCK][max_col] */
-    uint8_t *codes; /* [max_col] */
+    float *rows;    /* [worker_rows][max_col] */
+    uint8_t *codes; /* [max_col]; with feedback of as many rows */
+    /* METHOD_GPTQ, as feedback_codes takes them */
+    struct codes_scale *scales;
+    float *sums, *differences;
 };
+
+static bool is_block_fp8(const struct quant_scheme *s)
+{
+    return s->code == CODE_E4M3 && s->is_block;
+}
 
 static uint32_t item_rows(const struct quant_scheme *s)
 {
-    return s->code == CODE_E4M3 && s->is_block ? BLOCK : ITEM_ROWS;
+    if (s->method == METHOD_GPTQ) return FEEDBACK_ROWS;
+    return is_block_fp8(s) ? BLOCK : ITEM_ROWS;
 }
 
 static uint32_t worker_rows(const struct quant_scheme *s)
 {
-    return s->code == CODE_E4M3 && s->is_block ? BLOCK : 1;
+    if (s->method == METHOD_GPTQ) return FEEDBACK_ROWS;
+    return is_block_fp8(s) ? BLOCK : 1;
+}
+
+/* Inputs of a row that share a scale, of int codes. */
+static uint32_t group_of(const struct quant_scheme *s, uint32_t n_col)
+{
+    return s->code == CODE_U4 ? s->group : n_col;
 }
 
 static size_t most_items(const struct plan *plan)
@@ -43,25 +59,42 @@ static size_t most_items(const struct plan *plan)
 
 uint64_t matrix_room_bytes(const struct plan *plan, unsigned n_thread)
 {
-    const uint64_t row = (uint64_t)plan->max_col * (4 * worker_rows(&plan->scheme) + 1);
+    const uint32_t n_row = worker_rows(&plan->scheme);
+    uint64_t row = (uint64_t)plan->max_col * (4 * n_row + 1);
+    if (plan->scheme.method == METHOD_GPTQ) {
+        const uint64_t n_scale = plan->scheme.code == CODE_U4 ? plan->max_col / 32 : 1;
+        row += (uint64_t)plan->max_col * (n_row - 1 + 4 * n_row);
+        row += n_scale * n_row * sizeof(struct codes_scale) + 4 * FEEDBACK_BLOCK * n_row;
+    }
     return plan->matrix_bytes + n_thread * row;
+}
+
+static bool worker_init(struct matrix_worker *w, const struct plan *plan)
+{
+    const size_t n_row = worker_rows(&plan->scheme), n = plan->max_col;
+    w->rows = mem_alloc_array(n * n_row, sizeof *w->rows);
+    if (plan->scheme.method != METHOD_GPTQ) {
+        w->codes = mem_alloc(n);
+        return w->rows && w->codes;
+    }
+    const size_t n_scale = plan->scheme.code == CODE_U4 ? n / 32 : 1;
+    w->codes = mem_alloc(n * n_row);
+    w->scales = mem_alloc_array(n_scale * n_row, sizeof *w->scales);
+    w->sums = mem_alloc_array(n * n_row, sizeof *w->sums);
+    w->differences = mem_alloc_array(n_row * FEEDBACK_BLOCK, sizeof *w->differences);
+    return w->rows && w->codes && w->scales && w->sums && w->differences;
 }
 
 fathom_err matrix_room_init(struct matrix_room *r, const struct plan *plan,
                             struct thread_pool *pool, unsigned n_thread, fathom_diag *d)
 {
-    const size_t n_value = (size_t)plan->max_col * worker_rows(&plan->scheme);
     *r = (struct matrix_room){.pool = pool, .n_thread = n_thread};
     r->bytes = mem_alloc(plan->matrix_bytes);
     r->workers = mem_calloc(n_thread, sizeof *r->workers);
     r->n_error = most_items(plan);
     r->errors = mem_alloc_array(r->n_error, sizeof *r->errors);
     bool ok = r->bytes && r->workers && r->errors;
-    for (unsigned i = 0; ok && i < n_thread; i++) {
-        r->workers[i].rows = mem_alloc_array(n_value, sizeof(float));
-        r->workers[i].codes = mem_alloc(plan->max_col);
-        ok = r->workers[i].rows && r->workers[i].codes;
-    }
+    for (unsigned i = 0; ok && i < n_thread; i++) ok = worker_init(&r->workers[i], plan);
     if (ok) return FATHOM_OK;
     matrix_room_fini(r);
     FAIL(d, FATHOM_ENOMEM, "no memory for a matrix of %llu bytes",
@@ -73,6 +106,9 @@ void matrix_room_fini(struct matrix_room *r)
     for (unsigned i = 0; r->workers && i < r->n_thread; i++) {
         mem_free(r->workers[i].rows);
         mem_free(r->workers[i].codes);
+        mem_free(r->workers[i].scales);
+        mem_free(r->workers[i].sums);
+        mem_free(r->workers[i].differences);
     }
     mem_free(r->workers);
     mem_free(r->errors);
@@ -117,39 +153,81 @@ static void put_scale(const struct matrix_task *t, size_t i, float scale)
     }
 }
 
-static void do_u4_row(const struct matrix_task *t, uint32_t row, const struct matrix_worker *w,
-                      struct codes_error *e)
+/* Scales of a row, stored and in `scales` where that is not NULL, and the codes nearest to it. */
+static void scale_row(const struct matrix_task *t, uint32_t row, const float *values,
+                      uint8_t *codes, struct codes_scale *scales, struct codes_error *e)
 {
     const struct quant_scheme *s = t->order->scheme;
-    const uint32_t n_col = t->order->view->n_col, n_group = n_col / s->group;
+    const uint32_t n_col = t->order->view->n_col, group = group_of(s, n_col);
+    const uint32_t n_group = n_col / group;
+    const bool searches = s->method != METHOD_RTN;
     for (uint32_t g = 0; g < n_group; g++) {
-        const uint32_t c = g * s->group;
+        const uint32_t c = g * group;
         const float *importance = t->order->importance ? t->order->importance + c : NULL;
-        const struct codes_scale scale = codes_u4(w->rows + c, importance, s->group, s->asymmetric,
-                                                  s->method != METHOD_RTN, w->codes + c, e);
+        const struct codes_scale scale =
+            s->code == CODE_U4
+                ? codes_u4(values + c, importance, group, s->asymmetric, searches, codes + c, e)
+                : codes_i8(values + c, importance, group, searches, (int8_t *)codes + c, e);
         put_scale(t, (size_t)row * n_group + g, scale.scale);
+        if (scales) scales[g] = scale;
         if (!s->asymmetric) continue;
         uint8_t *word = t->zeros + ((size_t)(row / 8) * n_group + g) * 4;
         word[row % 8 / 2] |= (uint8_t)(scale.zero << (row % 2 ? 4 : 0));
     }
-    put_words(t->codes + (size_t)row * n_col / 2, w->codes, n_col);
 }
 
-static void do_byte_row(const struct matrix_task *t, uint32_t row, const struct matrix_worker *w,
+static void put_codes(const struct matrix_task *t, uint32_t row, const uint8_t *codes)
+{
+    const uint32_t n_col = t->order->view->n_col;
+    if (t->order->scheme->code == CODE_U4) {
+        put_words(t->codes + (size_t)row * n_col / 2, codes, n_col);
+    } else {
+        memcpy(t->codes + (size_t)row * n_col, codes, n_col);
+    }
+}
+
+static void do_e4m3_row(const struct matrix_task *t, uint32_t row, const struct matrix_worker *w,
                         struct codes_error *e)
 {
-    const struct quant_scheme *s = t->order->scheme;
     const uint32_t n_col = t->order->view->n_col;
-    uint8_t *to = t->codes + (size_t)row * n_col;
-    if (s->code == CODE_I8) {
-        const struct codes_scale scale = codes_i8(w->rows, t->order->importance, n_col,
-                                                  s->method != METHOD_RTN, (int8_t *)to, e);
-        put_scale(t, row, scale.scale);
+    const float scale = codes_e4m3_scale(codes_largest(w->rows, n_col));
+    codes_e4m3(w->rows, n_col, scale, t->codes + (size_t)row * n_col, e);
+    put_scale(t, row, scale);
+}
+
+static void do_row(const struct matrix_task *t, uint32_t row, const struct matrix_worker *w,
+                   struct codes_error *e)
+{
+    if (t->order->scheme->code == CODE_E4M3) {
+        do_e4m3_row(t, row, w, e);
         return;
     }
-    const float scale = codes_e4m3_scale(codes_largest(w->rows, n_col));
-    codes_e4m3(w->rows, n_col, scale, to, e);
-    put_scale(t, row, scale);
+    scale_row(t, row, w->rows, w->codes, NULL, e);
+    put_codes(t, row, w->codes);
+}
+
+/* Rows that the worker has read, with feedback. Their scales are those without it. */
+static void do_feedback(const struct matrix_task *t, uint32_t row0, uint32_t n_row,
+                        const struct matrix_worker *w, struct codes_error *e)
+{
+    const struct quant_scheme *s = t->order->scheme;
+    const uint32_t n_col = t->order->view->n_col, group = group_of(s, n_col);
+    const bool is_u4 = s->code == CODE_U4;
+    struct codes_error without = {0, 0};
+    for (uint32_t r = 0; r < n_row; r++) {
+        scale_row(t, row0 + r, w->rows + (size_t)r * n_col, w->codes,
+                  w->scales + (size_t)r * (n_col / group), &without);
+    }
+    const struct feedback_rows rows = {.n_row = n_row,
+                                       .n_col = n_col,
+                                       .w = w->rows,
+                                       .group = group,
+                                       .scales = w->scales,
+                                       .is_u4 = is_u4};
+    feedback_codes(&t->order->feedback, &rows, w->sums, w->differences, w->codes);
+    e->value += without.value;
+    e->error += feedback_error(&rows, w->codes);
+    for (uint32_t r = 0; r < n_row; r++) put_codes(t, row0 + r, w->codes + (size_t)r * n_col);
 }
 
 /* A row of blocks of 128 x 128; the worker's rows are read. */
@@ -182,7 +260,8 @@ static void do_item(void *arg, size_t i_item, size_t n_item, unsigned worker)
     const uint32_t row0 = (uint32_t)i_item * step;
     const uint32_t n_row =
         t->order->view->n_row - row0 < step ? t->order->view->n_row - row0 : step;
-    const bool is_block = worker_rows(s) > 1;
+    const bool has_feedback = t->order->feedback.factor != NULL;
+    const bool is_block = has_feedback || is_block_fp8(s);
     struct codes_error e = {0, 0};
     ASSERT(worker < t->room->n_thread && n_item <= t->room->n_error);
     for (uint32_t r = 0; r < n_row; r++) {
@@ -190,11 +269,10 @@ static void do_item(void *arg, size_t i_item, size_t n_item, unsigned worker)
             t->room->errors[i_item] = (struct codes_error){.error = -1.0 - (row0 + r)};
             return;
         }
-        if (is_block) continue;
-        if (s->code == CODE_U4) do_u4_row(t, row0 + r, w, &e);
-        if (s->code != CODE_U4) do_byte_row(t, row0 + r, w, &e);
+        if (!is_block) do_row(t, row0 + r, w, &e);
     }
-    if (is_block) do_blocks(t, row0, n_row, w, &e);
+    if (has_feedback) do_feedback(t, row0, n_row, w, &e);
+    if (is_block_fp8(s)) do_blocks(t, row0, n_row, w, &e);
     t->room->errors[i_item] = e;
 }
 

@@ -7,6 +7,7 @@
 
 #include "fathom/err.h"
 #include "quantize/codes.h"
+#include "quantize/feedback.h"
 #include "quantize/plan.h"
 
 struct thread_pool;
@@ -34,9 +35,10 @@ struct matrix_order {
     const char *name; /* for messages */
     const struct tensor_view *view;
     const struct quant_scheme *scheme;
-    const float *importance; /* [n_col] of the squared errors of its columns; NULL: all equal */
-    const float *row_factor; /* NULL: 1 */
-    const float *col_factor; /* NULL: 1 */
+    const float *importance;  /* [n_col] of the squared errors of its columns; NULL: all equal */
+    const float *row_factor;  /* NULL: 1 */
+    const float *col_factor;  /* NULL: 1 */
+    struct feedback feedback; /* of the scheme's METHOD_GPTQ; no factor: without, as METHOD_MSE */
 };
 
 /* matrix_quantize - room->bytes are its new tensors

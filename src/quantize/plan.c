@@ -13,11 +13,17 @@
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
+static const char *const methods[] = {
+    [METHOD_RTN] = "rtn", [METHOD_MSE] = "mse", [METHOD_SCALE] = "scale", [METHOD_GPTQ] = "gptq"};
+
+const char *quant_method_text(enum quant_method_name method)
+{
+    return methods[method];
+}
+
 bool quant_scheme_of(struct quant_scheme *out, const char *scheme, uint32_t group,
                      const char *method)
 {
-    static const char *const methods[] = {
-        [METHOD_RTN] = "rtn", [METHOD_MSE] = "mse", [METHOD_SCALE] = "scale"};
     static const struct quant_scheme schemes[] = {
         {.name = "w4a16", .code = CODE_U4},
         {.name = "w4a16_asym", .code = CODE_U4, .asymmetric = true},
@@ -30,10 +36,10 @@ bool quant_scheme_of(struct quant_scheme *out, const char *scheme, uint32_t grou
         if (strcmp(scheme, schemes[i].name) != 0) continue;
         *out = schemes[i];
         out->group = out->code == CODE_U4 ? group : 0;
-        for (int m = METHOD_RTN; m <= METHOD_SCALE; m++) {
+        for (int m = METHOD_RTN; m <= METHOD_GPTQ; m++) {
             if (strcmp(method, methods[m]) != 0) continue;
             out->method = (enum quant_method_name)m;
-            has_method = true;
+            has_method = out->code != CODE_E4M3 || !quant_method_calibrates(out->method);
         }
         return has_method;
     }
@@ -82,6 +88,11 @@ static enum quant_target target_of(const struct weight_linear *linear)
 static uint64_t blocks_of(uint64_t n, uint64_t block)
 {
     return n / block + (n % block != 0);
+}
+
+uint32_t plan_layer_used(const struct plan *p, uint32_t layer)
+{
+    return model_config_layer_is_moe(p->config, layer) ? p->config->n_expert_used : 0;
 }
 
 struct plan_parts plan_parts_of(const struct quant_scheme *s, uint32_t n_row, uint32_t n_col)
@@ -148,6 +159,7 @@ static fathom_err add_matrix(void *arg, const struct weight_linear *linear)
         .name = name,
         .target = target,
         .is_quantized = is_quantized,
+        .is_draft = linear->layer >= p->config->n_layer,
         .layer = linear->layer,
         .expert = linear->expert,
         .form = linear->form,
@@ -343,7 +355,7 @@ fathom_err plan_make(struct plan *out, struct model_weights *w, const struct che
 {
     struct making m = {.plan = out, .c = c, .targets = targets, .d = d};
     fathom_err err;
-    *out = (struct plan){.scheme = *scheme};
+    *out = (struct plan){.scheme = *scheme, .config = config};
     m.matrix_of = mem_calloc(checkpoint_n_tensor(c), sizeof *m.matrix_of);
     if (!m.matrix_of) FAIL(d, FATHOM_ENOMEM, "no memory for a list of tensors");
     TRY_GOTO(weights_each_linear(w, c, config, add_matrix, &m), done);

@@ -21,6 +21,7 @@ enum quant_method_name {
     METHOD_RTN,   /* the largest magnitude of a group decides its scale */
     METHOD_MSE,   /* of 32 scales that of least squared error */
     METHOD_SCALE, /* the same weighted by what inputs are, and inputs of down_proj scaled */
+    METHOD_GPTQ,  /* weighted so, and the rounding of an input made good by the others */
 };
 
 /* What matrices are to become. */
@@ -33,7 +34,8 @@ struct quant_scheme {
     enum quant_method_name method;
 };
 
-/* quant_scheme_of - by the names of --scheme and --method; false: there is none */
+/* quant_scheme_of - by the names of --scheme and --method; false: there is none. FP8 is of
+ * METHOD_RTN and METHOD_MSE, which are the same there. */
 bool quant_scheme_of(struct quant_scheme *out, const char *scheme, uint32_t group,
                      const char *method);
 
@@ -47,6 +49,15 @@ enum quant_target {
     TARGET_INDEXER = 1 << 5,
     TARGET_LINEAR = (1 << 6) - 1,
 };
+
+/* quant_method_calibrates - whether a method asks what inputs are */
+static inline bool quant_method_calibrates(enum quant_method_name method)
+{
+    return method == METHOD_SCALE || method == METHOD_GPTQ;
+}
+
+/* quant_method_text - "gptq" */
+const char *quant_method_text(enum quant_method_name method);
 
 /* quant_target_of - by its name; 0: there is none. quant_target_name - of one bit */
 unsigned quant_target_of(const char *name);
@@ -64,6 +75,7 @@ struct plan_matrix {
     char *name; /* without ".weight" */
     enum quant_target target;
     bool is_quantized;
+    bool is_draft; /* of an MTP layer */
     uint32_t layer, expert;
     struct weight_form form;
     const struct tensor *code, *scale;
@@ -91,6 +103,7 @@ struct plan_shard {
 
 struct plan {
     struct quant_scheme scheme;
+    const struct model_config *config; /* borrowed */
     struct plan_matrix *matrices;
     size_t n_matrix, matrix_cap;
     size_t n_quantized;
@@ -112,6 +125,9 @@ fathom_err plan_make(struct plan *out, struct model_weights *w, const struct che
                      const struct model_config *config, const struct quant_scheme *scheme,
                      unsigned targets, fathom_diag *d);
 void plan_free(struct plan *p); /* accepts a zeroed one */
+
+/* plan_layer_used - experts of a token in a layer; 0: the layer has none */
+uint32_t plan_layer_used(const struct plan *p, uint32_t layer);
 
 /* The tensors of a matrix that is quantized, one after the other from item.offset on. */
 struct plan_parts {

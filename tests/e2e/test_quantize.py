@@ -28,6 +28,8 @@ KILLS = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else
 SEED = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 1
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PILOT = os.path.join(ROOT, "models", "pilot")
+CASES = os.path.join(ROOT, "tests", "data", "pilot", "evaluation.json")
+TEXTS = os.path.join(ROOT, "models", "texts.jsonl")
 
 # scheme, further options, forms of the routed experts, the largest mean KL against the pilot
 SCHEMES = [
@@ -39,6 +41,16 @@ SCHEMES = [
     ("w8a8", ("--targets", "linear"), "int8, i8 channel F32", 0.0005),
     ("fp8", ("--targets", "experts", "shared"), "fp8, e4m3 128x128 F32", 0.0005),
     ("fp8_channel", ("--targets", "linear"), "fp8, e4m3 channel F32", 0.002),
+]
+
+# the same with calibration over texts that are not those of the figures
+CALIBRATED = [
+    ("w4a16", ("--method", "scale"), "pack-quantized, u4 g128 BF16", 0.0004),
+    ("w4a16", ("--method", "gptq"), "pack-quantized, u4 g128 BF16", 0.0002),
+    ("w4a16_asym", ("--method", "gptq", "--group", "32"), "pack-quantized, u4 g32 BF16 [+] zero",
+     0.0002),
+    ("w8a8", ("--method", "gptq", "--targets", "experts", "shared", "dense"),
+     "int8, i8 channel F32", 0.0001),
 ]
 
 
@@ -106,8 +118,37 @@ class Quantize(unittest.TestCase):
 
     # ---- what comes out ----
 
+    def other_texts(self):
+        """A third of the pilot's cases that are not among the texts linked into the program."""
+        path = self.path("calibration.jsonl")
+        with open(TEXTS, encoding="utf-8") as f:
+            scored = {json.loads(line)["text"] for line in f}
+        with open(CASES, encoding="utf-8") as f:
+            cases = [c["prompt"] + c["reference"] + "<｜end▁of▁sentence｜>"
+                     for c in json.load(f)]
+        with open(path, "w", encoding="utf-8") as f:
+            for text in [text for text in cases if text not in scored][::3]:
+                f.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+        return path
+
     def test_every_scheme_is_read_again_and_is_near(self):
-        for i, (scheme, options, form, limit) in enumerate(SCHEMES):
+        self.check_schemes(SCHEMES)
+
+    def test_methods_that_calibrate_are_nearer(self):
+        texts = self.other_texts()
+        self.check_schemes([(scheme, (*options, "--calibration", texts, "--calibration-samples",
+                                      "0"), form, limit)
+                            for scheme, options, form, limit in CALIBRATED])
+        with open(self.path("out3/quantize_report.json"), encoding="utf-8") as f:
+            report = json.load(f)
+        self.assertRegex(report["order"]["calibration"], r"^1\d\d texts, \d+ tokens, sha256 ")
+        # all but the draft layer's
+        self.assertEqual([(t["matrices"], t["calibrated"], t["few_tokens"])
+                          for t in report["targets"].values()],
+                         [(384, 336, 0), (24, 21, 0), (3, 3, 0)])
+
+    def check_schemes(self, schemes):
+        for i, (scheme, options, form, limit) in enumerate(schemes):
             out = self.path(f"out{i}")
             said, _ = run("quantize", "pilot", out, "--scheme", scheme, *options, "--report",
                           "--samples", "20", "--dtype", "float32")
@@ -197,6 +238,37 @@ class Quantize(unittest.TestCase):
         said, _ = run("quantize", PILOT, whole, "--resume")
         self.assertIn("every file was there already", said)
 
+    def test_a_calibrated_one_is_gone_on_with_and_threads_change_no_bit(self):
+        """Kills hit the walk over layers as well as the shards; nothing of it stays behind."""
+        order = ("--method", "gptq", "--calibration", TEXTS, "--calibration-samples", "2")
+        whole, broken = self.path("whole"), self.path("broken")
+        run("quantize", PILOT, whole, *order, "--threads", "1")
+        begin = time.monotonic()
+        run("quantize", PILOT, self.path("threads"), *order, "--threads", "3")
+        taken = time.monotonic() - begin
+        want = contents(whole)
+        self.assertEqual(contents(self.path("threads")), want)
+        with open(os.path.join(whole, "quantize_report.json"), encoding="utf-8") as f:
+            report = json.load(f)["targets"]["experts"]
+        self.assertGreater(report["few_tokens"], 0)  # two texts do not reach every expert
+        draw = random.Random(SEED)
+        n_kill = 0
+        while n_kill < KILLS:
+            shutil.rmtree(broken, ignore_errors=True)
+            said, n_try = None, 0
+            while said is None:
+                n_try += 1
+                process = subprocess.Popen([FATHOM, "quantize", PILOT, broken, "--resume", *order],
+                                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+                try:
+                    said = process.communicate(timeout=draw.uniform(0, taken * (1 + n_try / 4)))[0]
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.communicate()
+                    n_kill += 1
+            self.assertEqual(process.returncode, 0, said)
+            self.assertEqual(contents(broken), want)
+
     def test_a_full_disk_loses_nothing(self):
         out = self.path("out")
         self.refused("cannot be written: File too large", PILOT, out, limit_bytes=11 << 20)
@@ -250,7 +322,8 @@ class Quantize(unittest.TestCase):
         before = contents(out)
         self.refused("holds a conversion: --resume goes on with it", PILOT, out, "--method", "rtn")
         for options in (("--method", "mse"), ("--method", "rtn", "--group", "64"),
-                        ("--method", "rtn", "--targets", "shared")):
+                        ("--method", "rtn", "--targets", "shared"),
+                        ("--method", "scale", "--calibration", TEXTS)):
             self.refused("begun with other options or from another source", PILOT, out, "--resume",
                          *options)
         self.refused("another source", "pilot", out, "--method", "rtn", "--resume")
@@ -282,7 +355,11 @@ class Quantize(unittest.TestCase):
         self.refused("--targets head", "pilot", out, "--targets", "head")
         self.refused("fathom quantize SOURCE OUT", "pilot", status=2)
         self.refused("--scheme", "pilot", out, "--scheme", "w3a16", status=2)
-        self.refused("--method", "pilot", out, "--method", "gptq", status=2)
+        self.refused("--method", "pilot", out, "--method", "awq", status=2)
+        self.refused("--method gptq asks what matrices read", "pilot", out, "--method", "gptq")
+        self.refused("--scheme fp8 has no --method scale", "pilot", out, "--scheme", "fp8",
+                     "--method", "scale", "--calibration", TEXTS)
+        self.refused("/nowhere", "pilot", out, "--method", "scale", "--calibration", "/nowhere")
         self.refused("/nowhere", "/nowhere", out)
         self.assertFalse(os.path.exists(out))
 

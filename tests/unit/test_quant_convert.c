@@ -9,9 +9,13 @@
 
 #include <cmocka.h>
 
+#include "base/fail.h"
 #include "base/mem.h"
+#include "base/new_file.h"
 #include "base/os.h"
+#include "base/rng.h"
 #include "checkpoint/checkpoint.h"
+#include "quantize/calibration.h"
 #include "quantize/convert.h"
 #include "support/safetensors_write.h"
 
@@ -28,7 +32,13 @@ static void names_mean_schemes(void **state)
     assert_true(quant_scheme_of(&s, "fp8", 128, "rtn"));
     assert_true(s.code == CODE_E4M3 && s.is_block && s.group == 0);
     assert_false(quant_scheme_of(&s, "w3a16", 128, "rtn"));
-    assert_false(quant_scheme_of(&s, "w8a8", 128, "gptq"));
+    assert_false(quant_scheme_of(&s, "w8a8", 128, "awq"));
+    assert_true(quant_scheme_of(&s, "w8a8", 128, "gptq"));
+    assert_true(s.method == METHOD_GPTQ && quant_method_calibrates(s.method));
+    assert_true(quant_scheme_of(&s, "w4a16", 128, "scale"));
+    assert_true(s.method == METHOD_SCALE && quant_method_calibrates(s.method));
+    assert_false(quant_scheme_of(&s, "fp8", 128, "scale")); /* nothing to choose */
+    assert_false(quant_method_calibrates(METHOD_MSE));
     for (unsigned bit = 1; bit < TARGET_LINEAR; bit <<= 1) {
         assert_int_equal(quant_target_of(quant_target_name(bit)), bit);
     }
@@ -54,7 +64,37 @@ static void parts_have_the_sizes_of_their_shapes(void **state)
     assert_true(p.codes == 576 * 7168 && p.scales == 5 * 56 * 4);
 }
 
-static fathom_err convert(const char *out, long fail_after, bool is_dry)
+enum { ROWS = 70 };
+
+/* Files of calibration as a model might give them: every expert of a layer gets rows in turn. */
+static fathom_err make_rows(void *arg, const char *dir, fathom_diag *d)
+{
+    const struct model_config *c = arg;
+    static float rows[ROWS * 256];
+    static uint16_t experts[ROWS * 4];
+    uint64_t rng = 1;
+    assert_int_equal(c->hidden, 256);
+    assert_int_equal(c->n_expert_used, 4);
+    for (int i = 0; i < ROWS * 256; i++) rows[i] = rng_normal(&rng);
+    for (int i = 0; i < ROWS * 4; i++) experts[i] = (uint16_t)(i % 4 ? i % 16 : 0);
+    for (uint32_t layer = 0; layer < c->n_layer; layer++) {
+        char path[LIMIT_PATH_BYTES];
+        struct new_file f;
+        const struct calibration_shape s = {
+            ROWS, 256, model_config_layer_is_moe(c, layer) ? c->n_expert_used : 0};
+        TRY(calibration_path(path, dir, layer));
+        TRY(new_file_begin(&f, path, d));
+        fathom_err err = calibration_write(&f, &s, 0, ROWS, rows, experts, d);
+        if (err) {
+            new_file_drop(&f);
+            return err;
+        }
+        TRY(new_file_end(&f, d));
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err convert(const char *out, const char *method, long fail_after, bool is_dry)
 {
     struct checkpoint *c = NULL;
     struct model_config config;
@@ -67,9 +107,11 @@ static fathom_err convert(const char *out, long fail_after, bool is_dry)
                                   .out = out,
                                   .targets = TARGET_EXPERTS,
                                   .n_thread = 1,
-                                  .is_dry = is_dry,
-                                  .calibration_text = ""};
-    assert_true(quant_scheme_of(&order.scheme, "w4a16", 128, "rtn"));
+                                  .is_dry = is_dry};
+    const struct convert_calibration calibration = {
+        .text = "rows", .n_row = ROWS, .make = make_rows, .arg = &config};
+    assert_true(quant_scheme_of(&order.scheme, "w4a16", 128, method));
+    if (quant_method_calibrates(order.scheme.method)) order.calibration = &calibration;
     mem_fail_after(fail_after);
     fathom_err err = convert_run(&result, &order, &d);
     const bool hit = mem_fail_hit();
@@ -81,6 +123,10 @@ static fathom_err convert(const char *out, long fail_after, bool is_dry)
         fail_msg("after %ld: %s", fail_after, d.text);
     }
     checkpoint_close(c);
+    if (!err && order.calibration && !is_dry) {
+        assert_int_equal(result.sums[0].n_tuned, 336);
+        assert_int_equal(result.sums[0].n_few, 315); /* all but expert 0 */
+    }
     return err;
 }
 
@@ -90,15 +136,45 @@ static void running_out_of_memory_is_an_error(void **state)
     char dir[LIMIT_PATH_BYTES], out[LIMIT_PATH_BYTES];
     temp_dir_create(dir);
     (void)snprintf(out, sizeof out, "%.4000s/out", dir);
-    for (long n = 0; convert(out, n, true) != FATHOM_OK; n += 1 + n / 16) {
+    for (long n = 0; convert(out, "rtn", n, true) != FATHOM_OK; n += 1 + n / 16) {
         assert_false(path_exists(out));
     }
-    for (long n = 0; convert(out, n, false) != FATHOM_OK; n += 1 + n / 4) {
-        char config[LIMIT_PATH_BYTES];
-        assert_int_equal(path_join(config, sizeof config, out, "config.json"), FATHOM_OK);
-        assert_false(path_exists(config));
-        if (path_exists(out)) temp_dir_remove(out);
+    static const char *const methods[] = {"rtn", "scale", "gptq"};
+    for (int i = 0; i < 3; i++) {
+        for (long n = 0; convert(out, methods[i], n, false) != FATHOM_OK; n += 1 + n / 4) {
+            char config[LIMIT_PATH_BYTES];
+            assert_int_equal(path_join(config, sizeof config, out, "config.json"), FATHOM_OK);
+            assert_false(path_exists(config));
+            if (path_exists(out)) temp_dir_remove(out);
+        }
+        temp_dir_remove(out);
     }
+    temp_dir_remove(dir);
+}
+
+/* Calibration's files are another order's, or were cut. */
+static void rows_of_another_shape_are_refused(void **state)
+{
+    (void)state;
+    char dir[LIMIT_PATH_BYTES];
+    struct calibration_layer l;
+    struct model_config config = {.hidden = 256,
+                                  .n_layer = 2,
+                                  .n_dense_layer = 1,
+                                  .moe_layer_freq = 1,
+                                  .n_expert_used = 4,
+                                  .n_expert = 16};
+    fathom_diag d = {{0}};
+    const struct calibration_shape dense = {ROWS, 256, 0}, more = {ROWS + 1, 256, 0};
+    temp_dir_create(dir);
+    assert_int_equal(make_rows(&config, dir, &d), FATHOM_OK);
+    assert_int_equal(calibration_open(&l, dir, 0, &dense, &d), FATHOM_OK);
+    calibration_close(&l);
+    assert_int_equal(calibration_open(&l, dir, 0, &more, &d), FATHOM_EFORMAT);
+    assert_non_null(strstr(d.text, "quantize_rows_0 has 35840 bytes, needed are 36352"));
+    assert_int_equal(calibration_open(&l, dir, 2, &dense, &d), FATHOM_ENOTFOUND);
+    assert_int_equal(calibration_remove(dir, 2, &d), FATHOM_OK);
+    assert_int_equal(calibration_open(&l, dir, 0, &dense, &d), FATHOM_ENOTFOUND);
     temp_dir_remove(dir);
 }
 
@@ -108,6 +184,7 @@ int main(void)
         cmocka_unit_test(names_mean_schemes),
         cmocka_unit_test(parts_have_the_sizes_of_their_shapes),
         cmocka_unit_test(running_out_of_memory_is_an_error),
+        cmocka_unit_test(rows_of_another_shape_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
