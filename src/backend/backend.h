@@ -95,7 +95,9 @@ struct backend_config {
     uint32_t max_context;   /* longest request, tokens */
     uint32_t max_logit_row; /* largest n_logit_row; a sample call has as many rows, or R */
     uint32_t n_thread;      /* CPU only; 0: all processors */
-    int device;             /* GPU only: index */
+    uint32_t i_local; /* CPU only: this rank of the n_local of this machine, which share its */
+    uint32_t n_local; /* memory nodes; 0: it is the only one */
+    int device;       /* GPU only: index */
     struct parallel parallel;
     struct host_net *net; /* ref, cpu: the other processes (host_group.h), or NULL */
     uint32_t patience_ms; /* for another rank; 0: RANK_PATIENCE_MS on the host, on GPUs 2 s */
@@ -125,9 +127,7 @@ enum buffer_kind {
     BUFFER_ROUTE,    /* [T][n_expert_used] expert and weight */
     BUFFER_LOGITS,   /* f32 [n][V] */
 };
-
 struct buffer; /* backend's */
-
 struct backend_caps {
     const char *name;           /* "ref", "cpu", "cuda" */
     char device[128];           /* "AMD EPYC, avx512 bf16, 2 threads" */

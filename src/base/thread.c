@@ -65,6 +65,8 @@ struct worker {
 struct thread_pool {
     unsigned n_thread;
     struct worker *workers; /* [n_thread]; 0 is the caller and has no thread */
+    thread_start *start;    /* NULL: none */
+    void *start_arg;
     pthread_mutex_t lock;
     pthread_cond_t wake;   /* a loop began */
     pthread_cond_t rested; /* a worker's rest is over */
@@ -171,11 +173,18 @@ static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     os_name_thread("compute");
+    if (w->pool->start) w->pool->start(w->pool->start_arg, w->id);
     for (uint32_t loop = 0; wait_for_loop(w->pool, w, loop, &loop);) take_items(w->pool, loop, w);
     return NULL;
 }
 
 fathom_err thread_pool_create(struct thread_pool **out, unsigned n_thread, fathom_diag *d)
+{
+    return thread_pool_create_on(out, n_thread, NULL, NULL, d);
+}
+
+fathom_err thread_pool_create_on(struct thread_pool **out, unsigned n_thread, thread_start *start,
+                                 void *arg, fathom_diag *d)
 {
     *out = NULL;
     if (n_thread == 0 || n_thread > LIMIT_THREADS) {
@@ -185,6 +194,8 @@ fathom_err thread_pool_create(struct thread_pool **out, unsigned n_thread, fatho
     if (!p) FAIL(d, FATHOM_ENOMEM, "no memory for a thread pool");
     memset(p, 0, sizeof *p);
     p->n_thread = n_thread;
+    p->start = start;
+    p->start_arg = arg;
     p->workers = mem_alloc_aligned(64, n_thread * sizeof *p->workers);
     fathom_err err = FATHOM_OK;
     if (!p->workers) {

@@ -20,6 +20,12 @@ typedef void thread_task(void *arg, size_t part, size_t n_part, unsigned worker)
 /* thread_pool_create - n_thread workers, the caller included; 1 makes no thread at all
  * Errors  EINVAL for 0 or more than LIMIT_THREADS; ENOMEM; EIO when a thread cannot start. */
 fathom_err thread_pool_create(struct thread_pool **out, unsigned n_thread, fathom_diag *d);
+
+/* thread_pool_create_on - the same; each thread but the caller first calls start(arg, worker). arg
+ * outlives the pool. */
+typedef void thread_start(void *arg, unsigned worker);
+fathom_err thread_pool_create_on(struct thread_pool **out, unsigned n_thread, thread_start *start,
+                                 void *arg, fathom_diag *d);
 void thread_pool_destroy(struct thread_pool *p);
 
 /* thread_pool_run - task(arg, i, n_item, worker) for every i in [0, n_item), items handed out in

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/limits.h"
+#include "base/numa.h"
 #include "cli/model_plan.h"
 
 static void print_size(const char *name, uint64_t bytes)
@@ -112,6 +113,15 @@ static void print_form(void *arg, const char *line)
     print_row("coded", "%s", line);
 }
 
+/* Of this machine, whatever --memory says. */
+static void print_nodes(uint32_t n_rank)
+{
+    char text[NUMA_TEXT_BYTES];
+    struct numa_map nodes;
+    numa_read(&nodes, NULL);
+    print_row("placed", "%s", numa_text(text, &nodes, n_rank));
+}
+
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
 {
     struct model_plan p;
@@ -121,6 +131,7 @@ fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
                   p.checkpoint ? "" : ", planned from the configuration alone");
         if (settings_n_rank(&p.settings) > 1)
             print_row("ranks", "%u; what follows is of each", settings_n_rank(&p.settings));
+        if (p.settings.backend == FATHOM_BACKEND_CPU) print_nodes(settings_n_rank(&p.settings));
         model_plan_each_form(&p, print_form, NULL);
         printf("\n");
         print_plan(&p.plan, &p.settings);

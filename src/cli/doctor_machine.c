@@ -8,6 +8,7 @@
 #include "backend/backend.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/numa.h"
 #include "base/os.h"
 #include "base/thread.h"
 #include "cli/doctor.h"
@@ -28,20 +29,10 @@ static void read_model_name(char *out, size_t bytes)
     if (f) (void)fclose(f);
 }
 
-static unsigned count_nodes(void)
-{
-    char path[64];
-    unsigned n = 0;
-    for (; n < 1024; n++) {
-        (void)snprintf(path, sizeof path, "/sys/devices/system/node/node%u", n);
-        if (!path_is_dir(path)) break;
-    }
-    return n ? n : 1;
-}
-
 void doctor_look_at_processor(struct doctor *d, const struct settings *s)
 {
-    char name[128], governor[64];
+    char name[128], governor[64], placed[NUMA_TEXT_BYTES];
+    struct numa_map nodes;
     const char *isa = backend_cpu_isa();
     long n_all = sysconf(_SC_NPROCESSORS_ONLN);
     unsigned n = os_n_cpu();
@@ -67,14 +58,9 @@ void doctor_look_at_processor(struct doctor *d, const struct settings *s)
         doctor_find(d, FINDING_WARN, "processor", "cpupower frequency-set -g performance",
                     "the clock is governed by \"%s\"", governor);
     }
-    unsigned n_node = count_nodes();
-    if (n_node > 1) {
-        doctor_find(d, FINDING_NOTE, "numa",
-                    "on the CPU backend start with numactl --interleave=all, or bind to one node",
-                    "%u memory nodes", n_node);
-    } else {
-        doctor_find(d, FINDING_OK, "numa", "", "one memory node");
-    }
+    numa_read(&nodes, NULL);
+    doctor_find(d, FINDING_OK, "numa", "", "%s",
+                numa_text(placed, &nodes, (uint32_t)s->tensor_parallel_size));
 }
 
 /* ---- memory -------------------------------------------------------------------------------- */

@@ -292,6 +292,8 @@ void settings_place(struct model_place *out, const struct engine_settings *s, ui
     if (n_rank == 1) return;
     const uint32_t n_thread = s->place.n_thread ? s->place.n_thread : os_n_cpu();
     out->device = s->devices[i];
+    out->i_local = i;
+    out->n_local = n_rank;
     out->n_thread = n_thread > n_rank ? n_thread / n_rank : 1;
 }
 

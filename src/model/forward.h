@@ -31,6 +31,8 @@ struct model_place {
     struct host_net *net; /* CPU only: the other processes, or NULL */
     int device;           /* GPU only: index */
     uint32_t n_thread;    /* CPU only; 0: all processors */
+    uint32_t i_local;     /* CPU only, as backend_config has them, with n_local */
+    uint32_t n_local;
     uint32_t patience_ms; /* for another rank; 0: RANK_PATIENCE_MS */
 };
 

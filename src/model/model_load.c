@@ -54,6 +54,8 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->max_context = limits->max_context;
     out->max_logit_row = limits->max_logit_row;
     out->n_thread = place->n_thread;
+    out->i_local = place->i_local;
+    out->n_local = place->n_local;
     out->device = place->device;
     out->patience_ms = place->patience_ms;
     out->net = place->net;

@@ -210,15 +210,29 @@ static void destroy(struct backend *b)
     mem_free(cpu);
 }
 
+static fathom_err cpu_bind_thread(struct backend *b)
+{
+    cpu_nodes_bind(&cpu_of(b)->nodes);
+    return FATHOM_OK;
+}
+
+static fathom_err cpu_alloc(struct backend *b, size_t bytes, const char *what, void **out,
+                            fathom_diag *d)
+{
+    TRY(host_alloc(b, bytes, what, out, d));
+    cpu_nodes_place(&cpu_of(b)->nodes, *out, bytes);
+    return FATHOM_OK;
+}
+
 static const struct backend_ops cpu_ops = {
     .destroy = destroy,
     .get_caps = get_caps,
-    .bind_thread = host_bind_thread,
+    .bind_thread = cpu_bind_thread,
     .join = join,
     .abandon = abandon,
     .renew = renew,
     .get_waits = get_waits,
-    .alloc = host_alloc,
+    .alloc = cpu_alloc,
     .release = host_release,
     .alloc_host = host_alloc_pinned,
     .release_host = host_release,
@@ -356,9 +370,11 @@ fathom_err backend_cpu_create_isa(struct backend **out, const struct backend_con
     cpu->k = k;
     cpu->n_thread = c->n_thread > 0 ? c->n_thread : os_n_cpu();
     choose_operands(cpu);
-    TRY_GOTO(thread_pool_create(&cpu->pool, cpu->n_thread, d), fail);
+    cpu_nodes_init(&cpu->nodes, c, cpu->n_thread);
+    TRY_GOTO(cpu_nodes_pool(&cpu->pool, &cpu->nodes, d), fail);
     TRY_GOTO(make_scratch(cpu, d), fail);
-    LOG_INFO("cpu", "isa=\"%s\" threads=%u", k->isa, cpu->n_thread);
+    LOG_INFO("cpu", "isa=\"%s\" threads=%u nodes=%u", k->isa, cpu->n_thread,
+             cpu->nodes.share.n ? cpu->nodes.share.n : 1);
     *out = &cpu->base;
     return FATHOM_OK;
 

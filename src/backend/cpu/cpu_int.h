@@ -14,6 +14,7 @@
 #include "backend/cpu/cpu_input.h"
 #include "backend/cpu/cpu_isa.h"
 #include "backend/cpu/cpu_kernel.h"
+#include "backend/cpu/cpu_nodes.h"
 #include "backend/host_device.h"
 #include "backend/host_ep.h"
 #include "backend/host_group.h"
@@ -84,6 +85,7 @@ struct cpu_backend {
     struct host_rank peer;
     const struct cpu_kernels *k;
     struct thread_pool *pool;
+    struct cpu_nodes nodes;
     unsigned n_thread;
     enum operand operand; /* of products with activations */
     bool round;           /* operands hold bf16 values */
@@ -198,7 +200,6 @@ static inline const float *cpu_cos_sin(const struct cpu_backend *cpu, int32_t po
 }
 
 /* ---- cpu_pool.c ---- */
-
 /* cpu_rows - task(arg, i, n, worker) for i in [0, n): many pieces of about `width` values each.
  * They are handed out in runs, for handing one out costs 0.1 us; a small loop stays on this thread.
  * cpu_items - the same one by one, for pieces that are work enough */

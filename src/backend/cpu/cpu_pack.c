@@ -392,6 +392,7 @@ static void *take(struct cpu_backend *cpu, size_t bytes)
         const size_t n = max_size(PIECE_BYTES, header + bytes);
         p = mem_alloc_pages(n);
         if (!p) return NULL;
+        cpu_nodes_place(&cpu->nodes, p, n);
         *p = (struct weight_piece){.next = cpu->pieces, .n_bytes = n, .n_used = header};
         cpu->pieces = p;
     }
