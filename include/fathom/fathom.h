@@ -12,6 +12,7 @@
 
 #include "fathom/err.h"
 #include "fathom/options.h"
+#include "fathom/rank_stats.h"
 #include "fathom/tier_stats.h"
 
 #ifdef __cplusplus
@@ -49,10 +50,11 @@ typedef struct fathom_info {
     uint32_t n_expert;      /* that are routed to; 0: no layer has experts */
     uint32_t n_expert_used; /* of a token */
     uint32_t max_model_len;
-    uint32_t max_num_seqs;
-    uint32_t max_num_batched_tokens;
+    uint32_t n_lane; /* groups of requests with pages of their own, each of a data-parallel rank */
+    uint32_t max_num_seqs;           /* of a lane */
+    uint32_t max_num_batched_tokens; /* likewise, in a step */
     uint32_t n_draft;
-    uint32_t n_page; /* pages of 64 tokens */
+    uint32_t n_page; /* of a lane, of 64 tokens */
     uint64_t weights_bytes;
     uint64_t kv_bytes;
     bool dummy;        /* weights are made up: outputs mean nothing */
@@ -146,8 +148,10 @@ typedef struct fathom_request {
     uint64_t cache_salt;          /* cached pages are shared by requests of equal salt only */
     int32_t priority;      /* lower is earlier; other than 0 only with fathom_options.priorities */
     fathom_pages_of pages; /* of other servers */
-    uint32_t tenant;       /* whose it is: waiting requests of different tenants take turns */
-    void *user;            /* comes back in every event */
+    bool has_lane;   /* it goes to this lane, below fathom_info.n_lane, not where the engine */
+    uint32_t lane;   /* would send it */
+    uint32_t tenant; /* whose it is: waiting requests of different tenants take turns */
+    void *user;      /* comes back in every event */
 } fathom_request;
 
 /* fathom_submit - queue a request; everything is copied but the state of the constraint
@@ -221,14 +225,6 @@ size_t fathom_poll(fathom_engine *e, fathom_event *events, size_t max, int timeo
 /* fathom_wake - make a waiting fathom_poll return */
 void fathom_wake(fathom_engine *e);
 
-enum { FATHOM_RANKS_MAX = 64 };
-
-/* Of a rank: meetings of all ranks to which it was not the last one to come */
-typedef struct fathom_rank_waits {
-    uint64_t n;
-    uint64_t us; /* that it waited there for the others */
-} fathom_rank_waits;
-
 enum { FATHOM_STEP_SIZES = 14 };
 
 typedef struct fathom_stats {
@@ -268,6 +264,8 @@ typedef struct fathom_stats {
     uint64_t n_mask;         /* masks filled */
     uint32_t n_rank_wait;    /* ranks whose waits are known; 0 for one rank, and on GPUs */
     fathom_rank_waits rank_waits[FATHOM_RANKS_MAX];
+    uint32_t n_lane;
+    fathom_lane_stats lanes[FATHOM_RANKS_MAX]; /* n_lane of them; sums of them are above */
     fathom_tier_stats tiers;
     uint64_t n_fetch_plan; /* plans of a step in which all that live waited for pages */
     uint64_t progress;     /* changes as steps get on, within a step too where the backend can tell.

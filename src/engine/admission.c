@@ -74,7 +74,8 @@ static uint32_t to_count(double value, uint32_t lo, uint32_t hi)
 struct sched_bounds admission_bounds(const struct admission_config *c,
                                      const struct admission_rates *r)
 {
-    struct sched_bounds b = {c->max_num_seqs, c->max_num_batched_tokens};
+    struct sched_bounds b = {.max_running = c->max_num_seqs,
+                             .max_prefill = c->max_num_batched_tokens};
     ASSERT(c->max_num_seqs >= 1 && c->max_num_batched_tokens >= 1);
     if (c->tpot_us == 0 || r->fixed_us <= 0) return b;
     double tpot_us = (double)c->tpot_us * PACE_SHARE;

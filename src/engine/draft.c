@@ -22,9 +22,9 @@ void drafter_fini(struct drafter *d)
     *d = (struct drafter){0};
 }
 
-static int32_t *array(const struct step_runner *r, size_t offset)
+static int32_t *array(void *host, size_t offset)
 {
-    return (int32_t *)((char *)r->host + offset);
+    return (int32_t *)((char *)host + offset);
 }
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -45,10 +45,11 @@ static uint32_t count_wanted(const struct drafter *d, struct request *r)
 }
 
 /* Drafts are drawn by the rows of the targets, in their order. */
-static void draw_next(const struct drafter *d, const struct step_runner *r, struct step *step)
+static void draw_next(const struct drafter *d, const struct batch_layout *l, void *host,
+                      struct step *step)
 {
     struct sampler s;
-    sampler_begin(&s, &r->layout, r->host);
+    sampler_begin(&s, l, host);
     for (uint32_t i = 0; i < d->n_target; i++) {
         const struct request *q = d->targets[i].request;
         sampler_add(&s, sequence_of(d->targets[i].request), i, q->n_token + q->n_draft, 1, true);
@@ -57,11 +58,11 @@ static void draw_next(const struct drafter *d, const struct step_runner *r, stru
     ASSERT(step->sampler.n_row == step->batch.n_logit_row);
 }
 
-void drafter_begin(struct drafter *d, const struct plan *plan, const struct step_runner *r,
-                   struct step *step)
+void drafter_begin(struct drafter *d, const struct plan *plan, const struct batch_layout *l,
+                   void *host, struct step *step)
 {
-    int32_t *next_ids = array(r, r->layout.next_ids);
-    int32_t *logit_rows = array(r, r->layout.logit_rows);
+    int32_t *next_ids = array(host, l->next_ids);
+    int32_t *logit_rows = array(host, l->logit_rows);
     uint32_t t = 0;
     ASSERT(d->max_draft > 0 && step->pass == STEP_MODEL);
     d->n_target = 0;
@@ -82,16 +83,16 @@ void drafter_begin(struct drafter *d, const struct plan *plan, const struct step
     ASSERT(t == step->batch.n_token);
     step->pass = STEP_DRAFT;
     step->batch.n_logit_row = d->n_target;
-    draw_next(d, r, step);
+    draw_next(d, l, host, step);
 }
 
-uint32_t drafter_fill_masks(const struct drafter *d, const struct step_runner *r)
+uint32_t drafter_fill_masks(const struct drafter *d, const struct batch_layout *l, void *host)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < d->n_target; i++) {
         const struct constraint *c = &sequence_of(d->targets[i].request)->constraint;
         if (!constraint_is_set(c)) continue;
-        constraint_fill(c, sampler_mask(&r->layout, r->host, n++), r->layout.n_mask_word);
+        constraint_fill(c, sampler_mask(l, host, n++), l->n_mask_word);
     }
     return n;
 }
@@ -112,11 +113,12 @@ void drafter_take(struct drafter *d, const int32_t *ids)
     }
 }
 
-bool drafter_continue(struct drafter *d, const struct step_runner *r, struct step *step)
+bool drafter_continue(struct drafter *d, const struct batch_layout *l, void *host,
+                      struct step *step)
 {
     struct plan *plan = &d->plan;
-    int32_t *next_ids = array(r, r->layout.next_ids);
-    int32_t *hidden_rows = array(r, r->layout.hidden_rows);
+    int32_t *next_ids = array(host, l->next_ids);
+    int32_t *hidden_rows = array(host, l->hidden_rows);
     uint32_t n = 0;
     ASSERT(step->pass != STEP_MODEL);
     plan->max_context = 0;
@@ -140,7 +142,7 @@ bool drafter_continue(struct drafter *d, const struct step_runner *r, struct ste
     plan->n_score = 0;
     if (n == 0) return false;
     step->pass = STEP_DRAFT_ROWS;
-    step->prefix_bytes = batch_build(&r->layout, plan, r->host, &step->batch);
-    draw_next(d, r, step);
+    step->prefix_bytes = batch_build(l, plan, host, &step->batch);
+    draw_next(d, l, host, step);
     return true;
 }

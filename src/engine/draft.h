@@ -44,20 +44,21 @@ void drafter_fini(struct drafter *d);
 /* drafter_begin - write the pass over the tokens of a step
  *
  *   plan  committed; the pages of its requests are still as they were, also those given back
- *   r     its block holds the step's arrays
+ *   l, host  the block with the step's arrays
  *   step  the model's step; becomes the draft layer's
  * Needs  max_draft > 0; every request is the first member of a struct sequence. */
-void drafter_begin(struct drafter *d, const struct plan *plan, const struct step_runner *r,
-                   struct step *step);
+void drafter_begin(struct drafter *d, const struct plan *plan, const struct batch_layout *l,
+                   void *host, struct step *step);
 
 /* drafter_fill_masks - the masks of the pass; returns their number */
-uint32_t drafter_fill_masks(const struct drafter *d, const struct step_runner *r);
+uint32_t drafter_fill_masks(const struct drafter *d, const struct batch_layout *l, void *host);
 
 /* drafter_take - append what a pass drew to the drafts of its requests; ids in its order */
 void drafter_take(struct drafter *d, const int32_t *ids);
 
 /* drafter_continue - write the pass that makes one draft more for those who want it; false when
  * nobody does */
-bool drafter_continue(struct drafter *d, const struct step_runner *r, struct step *step);
+bool drafter_continue(struct drafter *d, const struct batch_layout *l, void *host,
+                      struct step *step);
 
 #endif

@@ -50,21 +50,17 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
-#include "engine/draft.h"
 #include "engine/host_runner.h"
+#include "engine/lane.h"
 #include "engine/mailbox.h"
 #include "engine/offload.h"
 #include "engine/results.h"
-#include "engine/sampler.h"
 #include "engine/sequence.h"
-#include "kv/page_pool.h"
-#include "kv/prefix.h"
-#include "sched/sched.h"
 
-/* A step planned, or under way. */
+/* A step planned, or under way: a part for each lane. */
 struct flight {
-    struct plan plan;
-    struct step step;
+    struct plan *plans; /* [n_lane] */
+    struct step *steps; /* [n_lane], all of one pass */
 };
 
 struct fathom_engine {
@@ -84,18 +80,17 @@ struct fathom_engine {
     atomic_bool watches_experts;
 
     /* the engine thread's */
-    struct page_pool *pool;
-    struct prefix_cache *prefix; /* NULL: turned off */
-    struct offload *offload;     /* NULL: there are no tiers */
-    struct sched *sched;
-    struct flight *flights; /* [max_flight] in a ring: n_flight of them from i_now on */
+    struct lane *lanes; /* [n_lane] */
+    uint32_t n_lane;
+    struct offload *offload;     /* NULL: there are no tiers; of all lanes */
+    struct flight *flights;      /* [max_flight] in a ring: n_flight of them from i_now on */
+    struct step_result *results; /* [n_lane] of the oldest step */
     uint32_t max_flight;
     uint32_t i_now;         /* the oldest step under way, or the one planned next: now_of */
     uint32_t n_flight;      /* steps launched and not waited for */
     bool was_launched;      /* the oldest step, before the round began */
     uint64_t start_us;      /* of the oldest step: when the one before was over, if later */
-    struct sequence **told; /* [max_num_seqs] sequences with events of the step, in its order */
-    struct drafter drafter;
+    struct sequence **told; /* [n_lane * max_num_seqs] sequences with events of the step */
     fathom_stats stats;
     struct admission_rates rates;
     struct admission_step measured; /* the step under way */
@@ -122,32 +117,65 @@ static fathom_err make_flights(fathom_engine *e, uint32_t max_num_seqs)
     e->max_flight = e->runner->max_flight;
     ASSERT(e->max_flight >= 1 && e->n_flight == 0);
     e->flights = mem_calloc(e->max_flight, sizeof *e->flights);
-    if (!e->flights) return FATHOM_ENOMEM;
+    e->results = mem_calloc(e->n_lane, sizeof *e->results);
+    if (!e->flights || !e->results) return FATHOM_ENOMEM;
     for (uint32_t i = 0; i < e->max_flight; i++) {
-        TRY(plan_init(&e->flights[i].plan, max_num_seqs));
+        struct flight *f = &e->flights[i];
+        f->plans = mem_calloc(e->n_lane, sizeof *f->plans);
+        f->steps = mem_calloc(e->n_lane, sizeof *f->steps);
+        if (!f->plans || !f->steps) return FATHOM_ENOMEM;
+        for (uint32_t k = 0; k < e->n_lane; k++) TRY(plan_init(&f->plans[k], max_num_seqs));
     }
     return FATHOM_OK;
 }
 
 static void free_flights(fathom_engine *e)
 {
-    for (uint32_t i = 0; e->flights && i < e->max_flight; i++) plan_fini(&e->flights[i].plan);
+    for (uint32_t i = 0; e->flights && i < e->max_flight; i++) {
+        struct flight *f = &e->flights[i];
+        for (uint32_t k = 0; f->plans && k < e->n_lane; k++) plan_fini(&f->plans[k]);
+        mem_free(f->plans);
+        mem_free(f->steps);
+    }
     mem_free(e->flights);
+    mem_free(e->results);
 }
 
-/* The invariants of the ring and of the backlog, and all of the scheduler's. They hold between the
- * commit of a step and the next plan. */
-static void check(const fathom_engine *e)
+/* Steps under way that have rows of a lane; the oldest one is number `first` from i_now on. */
+static uint32_t n_flight_of(fathom_engine *e, uint32_t lane, uint32_t first)
 {
-    uint64_t n_owed = 0;
-    sched_check(e->sched);
-    ASSERT(e->i_now < e->max_flight && e->n_flight < e->max_flight);
-    ASSERT(e->n_flight == sched_n_flight(e->sched));
-    for (const struct request *r = sched_first_waiting(e->sched); r; r = r->next) {
-        n_owed += sequence_of((struct request *)r)->n_owed;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < e->n_flight; i++)
+        n += lane_has_part(&flight_at(e, first + i)->steps[lane]);
+    return n;
+}
+
+/* No step under way counts any more. */
+static void abort_flights(fathom_engine *e)
+{
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        struct sched *s = e->lanes[i].sched;
+        if (sched_n_flight(s) > 0) sched_abort(s);
     }
-    ASSERT(n_owed <= e->stats.n_backlog_token);
-    ASSERT(sched_any(e->sched) || e->stats.n_backlog_token == 0);
+}
+
+/* The invariants of the ring and of all lanes. They hold between the commit of a step, which is
+ * still the first from i_now on, and the next plan. */
+static void check(fathom_engine *e)
+{
+    ASSERT(e->i_now < e->max_flight && e->n_flight < e->max_flight);
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        lane_check(&e->lanes[i]);
+        ASSERT(sched_n_flight(e->lanes[i].sched) == n_flight_of(e, i, 1));
+    }
+}
+
+static bool is_live(const fathom_engine *e)
+{
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        if (sched_any(e->lanes[i].sched)) return true;
+    }
+    return false;
 }
 
 /* ---- the step ------------------------------------------------------------------------------- */
@@ -162,6 +190,17 @@ static void note_busy(fathom_engine *e)
     uint64_t us = admission_first_token_us(&e->admission, &e->rates, &load, 1);
     if (us == 0 && load.n_backlog_token > 0) us = UNKNOWN_US;
     page_exchange_note_busy(offload_exchange(e->offload), us);
+}
+
+/* What the lanes say, of now and of all time. */
+static void fill_stats(fathom_engine *e)
+{
+    fathom_stats *s = &e->stats;
+    s->n_running = s->n_fetching = s->n_waiting = s->n_page_free = s->n_page_cached = 0;
+    s->n_backlog_token = s->n_preempted = s->n_prefix_query_token = s->n_prefix_hit_token = 0;
+    offload_fill_stats(e->offload, &s->tiers);
+    for (uint32_t i = 0; i < e->n_lane; i++) lane_fill_stats(&e->lanes[i], s);
+    ASSERT(s->n_page_free <= s->n_page);
 }
 
 static void publish(fathom_engine *e, struct sequence *const *sequences, size_t n)
@@ -181,35 +220,21 @@ static void publish(fathom_engine *e, struct sequence *const *sequences, size_t 
             admission_note_end(&e->rates, r->finished_us - r->scheduled_us);
         }
     }
-    e->stats.n_running = sched_n_running(e->sched);
-    e->stats.n_fetching = sched_n_fetching(e->sched);
-    e->stats.n_waiting = sched_n_waiting(e->sched) + e->stats.n_fetching;
-    e->stats.n_page_free = page_pool_n_available(e->pool);
-    ASSERT(e->stats.n_page_free <= e->stats.n_page);
-    const struct sched_totals *totals = sched_totals(e->sched);
-    e->stats.n_preempted = totals->n_preempted;
-    e->stats.n_prefix_query_token = totals->n_query_token;
-    e->stats.n_prefix_hit_token = totals->n_hit_token;
-    e->stats.n_page_cached = page_pool_n_cached(e->pool);
-    offload_fill_stats(e->offload, e->prefix, &e->stats.tiers);
+    fill_stats(e);
     note_busy(e);
     mailbox_set_rates(e->mailbox, &e->rates);
     mailbox_publish(e->mailbox, sequences, n, &e->stats);
 }
 
-/* From now on n prompt tokens of the sequence count in the backlog. */
-static void set_owed(fathom_engine *e, struct sequence *q, uint32_t n)
+static struct lane *lane_of(fathom_engine *e, const struct sequence *q)
 {
-    ASSERT(e->stats.n_backlog_token >= q->n_owed);
-    e->stats.n_backlog_token += n;
-    e->stats.n_backlog_token -= q->n_owed;
-    q->n_owed = n;
+    ASSERT(q->lane < e->n_lane);
+    return &e->lanes[q->lane];
 }
 
 static void end_sequence(fathom_engine *e, struct sequence *q, enum request_finish why)
 {
-    sched_end(e->sched, &q->request, why, clock_now_us());
-    set_owed(e, q, 0);
+    lane_end(lane_of(e, q), q, why, clock_now_us());
     publish(e, &q, 1);
 }
 
@@ -218,19 +243,19 @@ static void take_mail(fathom_engine *e)
     struct sequence *q;
     bool any = false;
     for (; (q = mailbox_take_new(e->mailbox)); any = true) {
-        sched_add(e->sched, &q->request);
-        set_owed(e, q, q->request.n_prompt);
+        lane_add(lane_choose(e->lanes, e->n_lane, q, e->info.max_num_seqs,
+                             e->info.max_num_batched_tokens),
+                 q);
     }
     while ((q = mailbox_take_cancel(e->mailbox))) end_sequence(e, q, REQUEST_FINISH_CANCEL);
     if (any) publish(e, NULL, 0); /* who comes next is judged by what has been taken */
 }
 
-/* Ends requests whose promised time to the first token has passed while they waited. */
-static void end_expired(fathom_engine *e, uint64_t now_us)
+/* Ends requests of a lane whose promised time to the first token has passed while they waited. */
+static void end_expired(fathom_engine *e, const struct lane *l, uint64_t now_us)
 {
-    if (e->admission.ttft_us == 0) return;
     struct request *next;
-    for (struct request *r = sched_first_waiting(e->sched); r; r = next) {
+    for (struct request *r = sched_first_waiting(l->sched); r; r = next) {
         next = r->next;
         struct sequence *q = sequence_of(r);
         ASSERT(r->state == REQUEST_WAITING);
@@ -241,10 +266,17 @@ static void end_expired(fathom_engine *e, uint64_t now_us)
     }
 }
 
+/* Each lane gets its share of what a step may have. */
 static void set_bounds(fathom_engine *e)
 {
+    const uint32_t n = e->n_lane;
+    ASSERT(n >= 1);
     struct sched_bounds bounds = admission_bounds(&e->admission, &e->rates);
-    sched_set_bounds(e->sched, &bounds);
+    bounds.max_running = (bounds.max_running + n - 1) / n;
+    bounds.max_prefill = (bounds.max_prefill + n - 1) / n;
+    for (uint32_t i = 0; i < n && n > 1 && e->admission.tpot_us > 0; i++)
+        bounds.paces_others |= sched_decodes(e->lanes[i].sched);
+    for (uint32_t i = 0; i < n; i++) sched_set_bounds(e->lanes[i].sched, &bounds);
 }
 
 static void note_masks(fathom_engine *e, uint32_t n, uint64_t start_us)
@@ -253,35 +285,73 @@ static void note_masks(fathom_engine *e, uint32_t n, uint64_t start_us)
     e->stats.mask_us += clock_now_us() - start_us;
 }
 
+/* What constraints allow, into the blocks of a step that is under way. */
+static void fill_masks(fathom_engine *e, const struct flight *f)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < e->n_lane; i++) any |= f->steps[i].sampler.masks.n_bytes > 0;
+    if (!any) return;
+    uint32_t n_mask = 0;
+    const uint64_t start_us = clock_now_us();
+    for (uint32_t i = 0; i < e->n_lane; i++)
+        n_mask += lane_fill_masks(&e->lanes[i], &f->plans[i], e->runner, &f->steps[i]);
+    note_masks(e, n_mask, start_us);
+}
+
 static fathom_err launch_step(fathom_engine *e, struct flight *f)
 {
     struct step_runner *r = e->runner;
-    struct step *s = &f->step;
-    ASSERT(e->n_flight < e->max_flight && f->plan.n_entry > 0);
-    s->pass = STEP_MODEL;
-    s->watches_experts = atomic_load(&e->watches_experts);
-    s->prefix_bytes = batch_build(&r->layout, &f->plan, r->host, &s->batch);
-    sampler_build(&r->layout, &f->plan, r->host, &s->sampler);
-    ASSERT(s->prefix_bytes <= r->layout.bias && s->sampler.n_row == s->batch.n_logit_row);
-    ASSERT(!f->plan.is_ahead || s->sampler.masks.n_bytes == 0);
-    TRY(r->ops->launch(r, s));
-    e->n_flight++;
-    if (s->sampler.masks.n_bytes) {
-        uint64_t start_us = clock_now_us();
-        uint32_t n_mask = sampler_fill_masks(&r->layout, &f->plan, r->host);
-        ASSERT(n_mask <= s->sampler.n_row);
-        note_masks(e, n_mask, start_us);
+    const bool watches_experts = atomic_load(&e->watches_experts);
+    ASSERT(e->n_flight < e->max_flight);
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        f->steps[i].pass = STEP_MODEL;
+        f->steps[i].watches_experts = watches_experts;
+        lane_write_step(&e->lanes[i], &f->plans[i], r, &f->steps[i]);
     }
-    return r->ops->draw(r, s);
+    TRY(r->ops->launch(r, f->steps));
+    e->n_flight++;
+    fill_masks(e, f);
+    return r->ops->draw(r, f->steps);
 }
 
-/* Whether a request of the plan has sample rows that depend on ids not drawn yet. */
-static bool reads_ids(const struct plan *plan)
+static bool reads_ids(fathom_engine *e, const struct flight *f)
 {
-    for (uint32_t i = 0; i < plan->n_entry; i++) {
-        if (sampler_reads_ids(sequence_of(plan->entries[i].request))) return true;
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        if (lane_reads_ids(&f->plans[i])) return true;
     }
     return false;
+}
+
+/* Whether the tiers have nothing to copy. */
+static bool is_quiet(const fathom_engine *e)
+{
+    for (uint32_t i = 0; e->offload && i < e->n_lane; i++) {
+        if (!offload_is_quiet(e->offload, e->lanes[i].prefix)) return false;
+    }
+    return true;
+}
+
+/* The step after the newest one; false: it may be another one. Lanes that rest then, as far as is
+ * known, have no part in it. */
+static bool plan_lanes_ahead(fathom_engine *e, const struct flight *newest, struct flight *next)
+{
+    bool any = false;
+    ASSERT(newest != next);
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        struct sched *s = e->lanes[i].sched;
+        const bool has_part = lane_has_part(&newest->steps[i]);
+        if (has_part && sched_plan_ahead(s, &newest->plans[i], &next->plans[i])) {
+            any = true;
+            continue;
+        }
+        next->plans[i].n_entry = 0;
+        if (e->n_lane > 1 && sched_rests_after(s, has_part ? &newest->plans[i] : NULL)) continue;
+        while (i-- > 0) {
+            if (next->plans[i].n_entry > 0) sched_take_back(e->lanes[i].sched, &next->plans[i]);
+        }
+        return false;
+    }
+    return any;
 }
 
 /* Overlap scheduling: launches the steps after the newest one under way, as long as all that
@@ -289,13 +359,13 @@ static bool reads_ids(const struct plan *plan)
 static fathom_err launch_ahead(fathom_engine *e)
 {
     ASSERT(e->n_flight >= 1 && e->n_flight <= e->max_flight);
-    if (e->n_flight == e->max_flight || reads_ids(&now_of(e)->plan)) return FATHOM_OK;
-    if (!offload_is_quiet(e->offload, e->prefix)) return FATHOM_OK;
+    if (e->n_flight == e->max_flight || reads_ids(e, now_of(e))) return FATHOM_OK;
+    if (!is_quiet(e)) return FATHOM_OK;
     set_bounds(e);
     while (e->n_flight < e->max_flight) {
         const struct flight *newest = flight_at(e, e->n_flight - 1);
         struct flight *next = flight_at(e, e->n_flight);
-        if (!sched_plan_ahead(e->sched, &newest->plan, &next->plan)) return FATHOM_OK;
+        if (!plan_lanes_ahead(e, newest, next)) return FATHOM_OK;
         TRY(offload_fault(e->offload));
         e->runner->ops->next_block(e->runner);
         TRY(launch_step(e, next));
@@ -303,139 +373,119 @@ static fathom_err launch_ahead(fathom_engine *e)
     return FATHOM_OK;
 }
 
-/* Counts the step's decodes and prompt tokens for admission, before the step is published. end_step
- * adds the duration. */
-static void count_step(fathom_engine *e)
+/* Of all lanes; ranks choose experts for their own tokens. */
+static void count_experts(fathom_engine *e)
 {
-    struct admission_step step = {.n_running = sched_n_running(e->sched),
-                                  .short_of_pages = sched_is_short_of_pages(e->sched)};
-    const struct plan *plan = &now_of(e)->plan;
-    for (uint32_t i = 0; i < plan->n_entry; i++) {
-        const struct plan_entry *entry = &plan->entries[i];
-        struct sequence *q = sequence_of(entry->request);
-        uint32_t end = entry->first + entry->n_token;
-        uint32_t n_prompt = q->request.n_prompt;
-        uint32_t n_left = n_prompt > end ? n_prompt - end : 0;
-        if (n_left < q->n_owed) set_owed(e, q, n_left);
-        if (entry->first >= n_prompt) {
-            step.n_decode++;
-        } else {
-            step.n_prefill += entry->n_token;
-        }
+    struct expert_counts sum = {0};
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        const struct expert_counts *c = &e->results[i].experts;
+        sum.n_choice += c->n_choice;
+        sum.n_hit += c->n_hit;
+        sum.uniform += c->uniform;
+        sum.n_token += c->n_token;
+        sum.n_busiest += c->n_busiest;
     }
-    e->measured = step;
+    e->stats.n_expert_choice = sum.n_choice;
+    e->stats.n_expert_hit = sum.n_hit;
+    e->stats.expert_uniform = sum.uniform;
+    e->stats.n_expert_token = sum.n_token;
+    e->stats.n_expert_busiest = sum.n_busiest;
 }
 
-/* What a committed entry has drawn, and how its drafts fared. */
-static void count_drawn(fathom_engine *e, const struct plan_entry *entry)
+/* The first pass of the draft layer, over the tokens of the step. */
+static void begin_drafts(fathom_engine *e, struct flight *now)
 {
-    if (!entry->draws) return;
-    struct sequence *q = sequence_of(entry->request);
-    uint32_t n_drawn = q->request.n_token - (entry->first + entry->n_token - entry->n_draft);
-    ASSERT(n_drawn >= 1 && n_drawn <= 1 + entry->n_draft);
-    e->stats.n_output_token += n_drawn;
-    for (uint32_t i = 0; i < entry->n_draft; i++) {
-        e->stats.n_draft_token[i]++;
-        e->stats.n_accepted_token[i] += i + 1 < n_drawn;
-    }
-    draft_pace_note(&q->pace, entry->n_draft, n_drawn - 1);
-}
-
-/* The constraint of a committed entry goes over what was drawn. */
-static void follow(fathom_engine *e, const struct plan_entry *entry, uint64_t now_us)
-{
-    struct request *r = entry->request;
-    struct constraint *c = &sequence_of(r)->constraint;
-    if (!entry->draws || !constraint_is_set(c)) return;
-    uint32_t p = entry->first + entry->n_token - entry->n_draft;
-    while (r->state == REQUEST_RUNNING && p < r->n_token) {
-        if (!constraint_push(c, r->ids[p++])) {
-            sched_end(e->sched, r, REQUEST_FINISH_CONSTRAINT, now_us);
-        }
+    const struct step_runner *r = e->runner;
+    ASSERT(e->n_flight == 0 && now->steps[0].pass == STEP_MODEL);
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        struct lane *l = &e->lanes[i];
+        struct step *step = &now->steps[i];
+        if (lane_has_part(step))
+            drafter_begin(&l->drafter, &now->plans[i], &r->layout, step_runner_host(r, i), step);
+        else
+            lane_rest(step, STEP_DRAFT);
     }
 }
 
-/* Returns how many sequences have something to tell. */
-static size_t keep_results(fathom_engine *e, const struct step_result *result)
+/* Commits the lanes' parts of the oldest step, and counts them. */
+static size_t commit(fathom_engine *e, struct flight *now, uint64_t now_us)
 {
-    const struct plan *plan = &now_of(e)->plan;
-    size_t n_told = 0;
-    size_t i_score = plan->n_draw; /* the rows of prompts come last */
-    uint32_t n_token = 0;
-    for (uint32_t i = 0; i < plan->n_entry; i++) {
-        const struct plan_entry *entry = &plan->entries[i];
-        struct sequence *q = sequence_of(entry->request);
-        uint32_t n_output = request_n_output(&q->request);
-        e->stats.n_prompt_token += results_new_prompt_tokens(entry);
-        n_token += entry->n_token;
-        for (uint32_t k = 0; entry->draws && k <= entry->n_draft; k++) {
-            results_keep_logprobs(q, result, entry->i_draw + k, n_output + k);
-        }
-        results_keep_scores(q, result, i_score, entry->n_score);
-        i_score += entry->n_score;
-        if (entry->draws || entry->n_score > 0) e->told[n_told++] = q;
+    struct lane_tally t = {.stats = &e->stats, .told = e->told};
+    ASSERT(e->n_flight < e->max_flight);
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        struct lane *l = &e->lanes[i];
+        if (lane_has_part(&now->steps[i]))
+            lane_finish(l, &now->plans[i], &e->results[i], now_us, &t);
+        t.measured.n_running += sched_n_running(l->sched);
+        t.measured.short_of_pages |= sched_is_short_of_pages(l->sched);
     }
-    ASSERT(n_told <= e->info.max_num_seqs);
-    ASSERT(i_score == plan->n_draw + plan->n_score);
-    results_count_size(&e->stats, n_token);
-    return n_told;
+    ASSERT(t.n_told <= (size_t)e->n_lane * e->info.max_num_seqs);
+    results_count_size(&e->stats, t.n_token);
+    e->measured = t.measured;
+    return t.n_told;
 }
 
 /* Fails before the commit only. */
 static fathom_err finish_step(fathom_engine *e)
 {
-    struct step_result result;
     struct flight *now = now_of(e);
     ASSERT(e->n_flight >= 1);
     uint64_t wait_us = clock_now_us();
-    TRY(e->runner->ops->wait(e->runner, &result));
+    TRY(e->runner->ops->wait(e->runner, e->results));
     e->n_flight--;
     if (e->n_flight == 0) offload_end_step(e->offload); /* the device has done all */
-    e->stats.wait_us += clock_now_us() - wait_us;
-    size_t n_told = keep_results(e, &result);
     uint64_t now_us = clock_now_us();
-    sched_commit(e->sched, &now->plan, result.ids, now_us);
-    for (uint32_t i = 0; i < now->plan.n_entry; i++) {
-        count_drawn(e, &now->plan.entries[i]);
-        follow(e, &now->plan.entries[i], now_us);
-    }
-    e->stats.n_expert_choice = result.experts.n_choice;
-    e->stats.n_expert_hit = result.experts.n_hit;
-    e->stats.expert_uniform = result.experts.uniform;
-    e->stats.n_expert_token = result.experts.n_token;
-    e->stats.n_expert_busiest = result.experts.n_busiest;
+    e->stats.wait_us += now_us - wait_us;
+    size_t n_told = commit(e, now, now_us);
+    count_experts(e);
     e->stats.n_step++;
     e->stats.n_step_ahead += e->was_launched;
     e->stats.busy_us += now_us - e->start_us;
-    count_step(e);
 #ifdef FATHOM_DCHECK
     check(e);
 #endif
-    if (e->drafter.max_draft > 0) drafter_begin(&e->drafter, &now->plan, e->runner, &now->step);
+    if (e->info.n_draft > 0) begin_drafts(e, now);
     publish(e, e->told, n_told); /* from here on nobody touches those that are over */
     return FATHOM_OK;
+}
+
+/* The pass that makes one draft more for those who want it; false when nobody does. */
+static bool continue_drafts(fathom_engine *e, struct flight *now)
+{
+    const struct step_runner *r = e->runner;
+    bool any = false;
+    ASSERT(now->steps[0].pass != STEP_MODEL);
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        struct drafter *d = &e->lanes[i].drafter;
+        struct step *step = &now->steps[i];
+        if (lane_has_part(step) && drafter_continue(d, &r->layout, step_runner_host(r, i), step)) {
+            any = true;
+        } else {
+            lane_rest(step, STEP_DRAFT_ROWS);
+        }
+    }
+    return any;
 }
 
 static fathom_err make_drafts(fathom_engine *e)
 {
     struct step_runner *r = e->runner;
-    struct step *step = &now_of(e)->step;
+    struct flight *now = now_of(e);
     uint64_t start_us = clock_now_us();
-    if (e->drafter.max_draft == 0) return FATHOM_OK;
+    if (e->info.n_draft == 0) return FATHOM_OK;
     ASSERT(e->n_flight == 0); /* no step is launched ahead of drafts */
     do {
-        struct step_result result;
-        TRY(r->ops->launch(r, step));
-        if (step->sampler.masks.n_bytes) {
-            uint64_t fill_us = clock_now_us();
-            note_masks(e, drafter_fill_masks(&e->drafter, r), fill_us);
-        }
-        TRY(r->ops->draw(r, step));
+        TRY(r->ops->launch(r, now->steps));
+        fill_masks(e, now);
+        TRY(r->ops->draw(r, now->steps));
         uint64_t wait_us = clock_now_us();
-        TRY(r->ops->wait(r, &result));
+        TRY(r->ops->wait(r, e->results));
         e->stats.wait_us += clock_now_us() - wait_us;
-        drafter_take(&e->drafter, result.ids);
-    } while (drafter_continue(&e->drafter, r, step));
+        for (uint32_t i = 0; i < e->n_lane; i++) {
+            if (lane_has_part(&now->steps[i]))
+                drafter_take(&e->lanes[i].drafter, e->results[i].ids);
+        }
+    } while (continue_drafts(e, now));
 #ifdef FATHOM_DCHECK
     check(e);
 #endif
@@ -445,9 +495,11 @@ static fathom_err make_drafts(fathom_engine *e)
 
 static void end_all(fathom_engine *e, enum request_finish why)
 {
-    struct request *r;
-    while ((r = sched_any(e->sched))) end_sequence(e, sequence_of(r), why);
-    ASSERT(e->stats.n_backlog_token == 0);
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        struct request *r;
+        while ((r = sched_any(e->lanes[i].sched))) end_sequence(e, sequence_of(r), why);
+        ASSERT(e->lanes[i].n_owed_token == 0);
+    }
 }
 
 /* The first error is the last: see the states above. */
@@ -494,7 +546,7 @@ static void look_at_hosts(fathom_engine *e)
         take_mail(e); /* what came before is the last */
     }
     end_all(e, REQUEST_FINISH_ERROR);
-    ASSERT(!sched_any(e->sched));
+    ASSERT(!is_live(e));
     const fathom_err err = ops->rejoin(e->runner, &why);
     if (err == FATHOM_OK) {
         e->is_away = false;
@@ -505,29 +557,39 @@ static void look_at_hosts(fathom_engine *e)
     mailbox_suspend(e->mailbox, why.text);
 }
 
-/* Ends requests whose peer has not given what they may not compute. */
-static void end_lost(fathom_engine *e)
+/* Ends requests of a lane whose peer has not given what they may not compute. */
+static void end_lost(fathom_engine *e, const struct lane *l)
 {
     struct request *next;
-    for (struct request *r = sched_first_fetching(e->sched); r; r = next) {
+    for (struct request *r = sched_first_fetching(l->sched); r; r = next) {
         next = r->next;
         if (r->fetch.failed) end_sequence(e, sequence_of(r), REQUEST_FINISH_LOST);
     }
 }
 
-/* Plans the next step; the tiers begin the copies that the plan asks for. */
-static fathom_err plan_step(fathom_engine *e, uint64_t now_us)
+/* Plans a lane's part of the next step; the tiers begin the copies that the plan asks for. */
+static void plan_lane(fathom_engine *e, struct lane *l, uint64_t now_us, struct plan *plan)
 {
-    ASSERT(e->n_flight == 0);
-    set_bounds(e);
-    offload_begin_step(e->offload, now_us, e->rates.token_us);
-    struct plan *plan = &now_of(e)->plan;
-    sched_plan(e->sched, now_us, plan);
-    end_lost(e);
+    sched_plan(l->sched, now_us, plan);
+    end_lost(e, l);
     ASSERT(plan->n_entry <= e->info.max_num_seqs);
     ASSERT(plan->n_token <= e->info.max_num_batched_tokens && !plan->is_ahead);
-    (void)offload_keep(e->offload, e->prefix, plan->n_token);
-    if (plan->n_entry > 0) return offload_fault(e->offload);
+    (void)offload_keep(e->offload, l->prefix, plan->n_token);
+}
+
+/* Plans the next step. *any: a lane has a part in it. */
+static fathom_err plan_step(fathom_engine *e, uint64_t now_us, bool *any)
+{
+    ASSERT(e->n_flight == 0);
+    *any = false;
+    set_bounds(e);
+    offload_begin_step(e->offload, now_us, e->rates.token_us);
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        struct plan *plan = &now_of(e)->plans[i];
+        plan_lane(e, &e->lanes[i], now_us, plan);
+        *any |= plan->n_entry > 0;
+    }
+    if (*any) return offload_fault(e->offload);
     TRY(offload_sync(e->offload)); /* all that live wait for pages */
     e->stats.n_fetch_plan++;
     publish(e, NULL, 0);
@@ -541,9 +603,19 @@ static fathom_err start_step(fathom_engine *e, bool *any)
     e->was_launched = e->n_flight > 0;
     if (e->was_launched) return FATHOM_OK;
     e->start_us = clock_now_us();
-    fathom_err err = plan_step(e, e->start_us);
-    *any = now_of(e)->plan.n_entry > 0;
+    fathom_err err = plan_step(e, e->start_us, any);
     return err || !*any ? err : launch_step(e, now_of(e));
+}
+
+/* How long nothing can be done but wait for pages. */
+static uint64_t fetch_poll_us(const fathom_engine *e)
+{
+    uint64_t us = SCHED_FETCH_POLL_US;
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        const uint64_t of_lane = sched_fetch_poll_us(e->lanes[i].sched);
+        if (of_lane < us) us = of_lane;
+    }
+    return us;
 }
 
 /* The step is over; the next one, if it was launched ahead, is the oldest under way. */
@@ -567,11 +639,11 @@ static uint64_t run_step(fathom_engine *e)
     fathom_err err = start_step(e, &any);
     if (err == FATHOM_OK && any) err = launch_ahead(e);
     if (err == FATHOM_OK && any) err = finish_step(e);
-    if (err != FATHOM_OK && any) sched_abort(e->sched);
+    if (err != FATHOM_OK && any) abort_flights(e);
     if (err == FATHOM_OK && any) err = make_drafts(e);
     mem_forbid(forbidden);
     if (err != FATHOM_OK) stop_step(e, err);
-    if (err != FATHOM_OK || !any) return err ? 0 : sched_fetch_poll_us(e->sched);
+    if (err != FATHOM_OK || !any) return err ? 0 : fetch_poll_us(e);
     end_step(e);
     return 0;
 }
@@ -581,11 +653,13 @@ static uint64_t run_step(fathom_engine *e)
  * run_step returns. */
 static uint64_t rest(fathom_engine *e, bool was_busy)
 {
-    ASSERT(e->n_flight == 0 && !sched_any(e->sched));
+    ASSERT(e->n_flight == 0 && !is_live(e));
     if (was_busy) check(e);
     if (!e->offload || e->failed) return MAILBOX_FOREVER;
     offload_begin_step(e->offload, clock_now_us(), e->rates.token_us);
-    bool more = offload_keep(e->offload, e->prefix, 0);
+    bool more = false;
+    for (uint32_t i = 0; i < e->n_lane; i++)
+        more |= offload_keep(e->offload, e->lanes[i].prefix, 0);
     fathom_err err = offload_sync(e->offload);
     if (err != FATHOM_OK) fail_engine(e, err);
     publish(e, NULL, 0);
@@ -596,14 +670,12 @@ static uint64_t rest(fathom_engine *e, bool was_busy)
 /* Waits for the steps under way and drops their results. */
 static void drop_steps(fathom_engine *e)
 {
-    struct step_result result;
     fathom_err err = FATHOM_OK;
     for (; e->n_flight > 0 && err == FATHOM_OK; e->n_flight--) {
-        err = e->runner->ops->wait(e->runner, &result);
+        err = e->runner->ops->wait(e->runner, e->results);
     }
-    sched_abort(e->sched);
+    abort_flights(e);
     if (err != FATHOM_OK) stop_step(e, err);
-    ASSERT(e->n_flight == sched_n_flight(e->sched));
 }
 
 static void kick(void *arg)
@@ -625,15 +697,18 @@ static void *engine_main(void *arg)
         take_mail(e);
         look_at_hosts(e);
         if (e->failed) end_all(e, REQUEST_FINISH_ERROR);
-        end_expired(e, clock_now_us());
+        for (uint32_t i = 0; i < e->n_lane && e->admission.ttft_us > 0; i++)
+            end_expired(e, &e->lanes[i], clock_now_us());
         bool was_busy = busy;
-        busy = sched_any(e->sched) != NULL || e->n_flight > 0;
+        busy = is_live(e) || e->n_flight > 0;
         wait_us = busy ? run_step(e) : rest(e, was_busy);
     }
     if (e->n_flight > 0) drop_steps(e);
     if (e->offload && !e->failed) {
         end_all(e, REQUEST_FINISH_CANCEL); /* their pages are worth as much as others */
-        offload_flush(e->offload, e->prefix);
+        const uint64_t end_us = clock_now_us() + OFFLOAD_FLUSH_US;
+        for (uint32_t i = 0; i < e->n_lane; i++)
+            offload_flush(e->offload, e->lanes[i].prefix, end_us);
     }
     return NULL;
 }
@@ -663,39 +738,61 @@ static bool is_in_hurry(void *arg)
 static fathom_err make_tiers(fathom_engine *e, const struct offload_config *c, fathom_diag *d)
 {
     if (c->n_ram_page == 0) return FATHOM_OK;
-    if (!e->prefix) FAIL(d, FATHOM_EINVAL, "tiers of the prefix cache, which is turned off");
+    if (!e->lanes[0].prefix)
+        FAIL(d, FATHOM_EINVAL, "tiers of the prefix cache, which is turned off");
     const struct tier_io_owner owner = {.done = kick, .in_hurry = is_in_hurry, .arg = e};
     TRY(offload_create(&e->offload, c, e->runner, &owner, d));
-    prefix_attach_tiers(e->prefix, offload_tiers(e->offload));
+    for (uint32_t i = 0; i < e->n_lane; i++)
+        prefix_attach_tiers(e->lanes[i].prefix, offload_tiers(e->offload), i * e->info.n_page);
     page_exchange_tell(offload_exchange(e->offload), &e->info);
+    return FATHOM_OK;
+}
+
+static fathom_err make_lanes(fathom_engine *e, const struct engine_config *c, fathom_diag *d)
+{
+    const fathom_info *info = &c->info;
+    const uint32_t n_lane = step_runner_n_lane(e->runner);
+    struct lane_config lane = {.sched = {.max_num_batched_tokens = info->max_num_batched_tokens,
+                                         .max_num_seqs = info->max_num_seqs,
+                                         .max_draft = info->n_draft,
+                                         .max_score = c->max_score,
+                                         .max_flight = e->runner->max_flight,
+                                         .prompt_form = e->runner->prompt_form,
+                                         .n_lane = n_lane},
+                               .n_page = info->n_page,
+                               .no_prefix_cache = c->no_prefix_cache};
+    if (request_n_page(info->max_model_len) > info->n_page) {
+        FAIL(d, FATHOM_EINVAL, "%u pages do not hold one request of %u tokens", info->n_page,
+             info->max_model_len);
+    }
+    ASSERT(n_lane == 1 || e->runner->lane_pages == info->n_page);
+    e->lanes = mem_calloc(n_lane, sizeof *e->lanes);
+    if (!e->lanes) FAIL(d, FATHOM_ENOMEM, "no memory for %u lanes", n_lane);
+    e->n_lane = e->info.n_lane = e->stats.n_lane = n_lane;
+    for (uint32_t i = 0; i < n_lane; i++) {
+        lane.sched.lane = i;
+        TRY(lane_init(&e->lanes[i], &lane, d));
+    }
     return FATHOM_OK;
 }
 
 static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fathom_diag *d)
 {
     const fathom_info *info = &c->info;
-    struct sched_config sched = {.max_num_batched_tokens = info->max_num_batched_tokens,
-                                 .max_num_seqs = info->max_num_seqs,
-                                 .max_draft = info->n_draft,
-                                 .max_score = c->max_score,
-                                 .max_flight = e->runner->max_flight,
-                                 .prompt_form = e->runner->prompt_form};
-    TRY(page_pool_create(&e->pool, info->n_page, d));
-    if (request_n_page(info->max_model_len) > info->n_page) {
-        FAIL(d, FATHOM_EINVAL, "%u pages do not hold one request of %u tokens", info->n_page,
-             info->max_model_len);
-    }
-    if (!c->no_prefix_cache) TRY(prefix_create(&e->prefix, e->pool, info->n_draft > 0, d));
-    TRY(sched_create(&e->sched, &sched, e->pool, e->prefix, d));
-    TRY(mailbox_create(&e->mailbox, info->max_num_seqs + c->max_queued, c->seed, d));
+    TRY(make_lanes(e, c, d));
+    const uint32_t n_seq = e->n_lane * info->max_num_seqs; /* of all lanes, at once */
+    e->limits.n_lane = e->n_lane;
+    e->admission = c->admission;
+    e->admission.max_num_seqs = n_seq;
+    e->admission.max_num_batched_tokens = e->n_lane * info->max_num_batched_tokens;
+    TRY(mailbox_create(&e->mailbox, n_seq + c->max_queued, c->seed, d));
     mailbox_set_admission(e->mailbox, &e->admission);
     TRY(make_tiers(e, &c->offload, d));
-    e->told = mem_calloc(info->max_num_seqs, sizeof(struct sequence *));
-    if (!e->told || make_flights(e, info->max_num_seqs) != FATHOM_OK ||
-        drafter_init(&e->drafter, info->n_draft, info->max_num_seqs) != FATHOM_OK) {
-        FAIL(d, FATHOM_ENOMEM, "no memory for plans of %u requests", info->max_num_seqs);
+    e->told = mem_calloc(n_seq, sizeof(struct sequence *));
+    if (!e->told || make_flights(e, info->max_num_seqs) != FATHOM_OK) {
+        FAIL(d, FATHOM_ENOMEM, "no memory for plans of %u requests", n_seq);
     }
-    e->stats.n_page = info->n_page;
+    e->stats.n_page = e->n_lane * info->n_page;
     publish(e, NULL, 0); /* whoever looks before the thread does sees what there is */
     return FATHOM_OK;
 }
@@ -712,9 +809,6 @@ fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
     copy_info(e, &c->info);
     e->limits.n_vocab_used = c->n_vocab_used;
     e->limits.priorities = c->priorities;
-    e->admission = c->admission;
-    e->admission.max_num_seqs = c->info.max_num_seqs;
-    e->admission.max_num_batched_tokens = c->info.max_num_batched_tokens;
     e->runner = runner;
     e->checkpoint = checkpoint;
     TRY_GOTO(make_parts(e, c, d), fail);
@@ -753,12 +847,10 @@ void fathom_close(fathom_engine *e)
     if (e->runner) e->runner->ops->destroy(e->runner);
     mailbox_destroy(e->mailbox);
     free_flights(e);
-    sched_destroy(e->sched);
-    prefix_destroy(e->prefix);
-    page_pool_destroy(e->pool);
+    for (uint32_t i = 0; i < e->n_lane; i++) lane_fini(&e->lanes[i]);
+    mem_free(e->lanes);
     checkpoint_close(e->checkpoint);
     mem_free(e->told);
-    drafter_fini(&e->drafter);
     mem_free(e);
 }
 

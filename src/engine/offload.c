@@ -194,10 +194,9 @@ fathom_err offload_sync(struct offload *o)
     return FATHOM_OK;
 }
 
-void offload_flush(struct offload *o, struct prefix_cache *prefix)
+void offload_flush(struct offload *o, struct prefix_cache *prefix, uint64_t end_us)
 {
     if (!o || tiers_get_stats(o->tiers)->n_disk == 0) return;
-    uint64_t end_us = clock_now_us() + OFFLOAD_FLUSH_US;
     for (uint64_t now_us; (now_us = clock_now_us()) < end_us;) {
         if (o->owner.in_hurry && o->owner.in_hurry(o->owner.arg)) return;
         offload_begin_step(o, now_us, 0);
@@ -211,8 +210,7 @@ void offload_flush(struct offload *o, struct prefix_cache *prefix)
 
 static_assert((int)FATHOM_TIER_BAD_COUNT == (int)TIER_VERDICT_COUNT - 1, "reasons");
 
-void offload_fill_stats(const struct offload *o, const struct prefix_cache *prefix,
-                        fathom_tier_stats *out)
+void offload_fill_stats(const struct offload *o, fathom_tier_stats *out)
 {
     *out = (fathom_tier_stats){0};
     if (!o) return;
@@ -222,7 +220,6 @@ void offload_fill_stats(const struct offload *o, const struct prefix_cache *pref
     out->n_ram_used = s->n_ram_used;
     out->n_disk_page = s->n_disk;
     out->n_disk_used = s->n_disk_used;
-    out->n_uncopied = prefix_n_offered(prefix);
     out->n_unwritten = s->n_unwritten;
     out->page_bytes = o->page_bytes;
     out->n_kept = s->n_kept;

@@ -78,13 +78,12 @@ fathom_err offload_fault(const struct offload *o);
 void offload_end_step(struct offload *o);
 fathom_err offload_sync(struct offload *o);
 
-/* offload_flush - write what is worth finding after a restart, for so long at most, and no longer
- * than until the owner is in a hurry */
+/* offload_flush - write what is worth finding after a restart, until end_us at most, and no longer
+ * than until the owner is in a hurry. For all caches together that is OFFLOAD_FLUSH_US from now. */
 enum { OFFLOAD_FLUSH_US = 5000000 };
-void offload_flush(struct offload *o, struct prefix_cache *prefix);
+void offload_flush(struct offload *o, struct prefix_cache *prefix, uint64_t end_us);
 
-/* offload_fill_stats - zeros for NULL */
-void offload_fill_stats(const struct offload *o, const struct prefix_cache *prefix,
-                        fathom_tier_stats *out);
+/* offload_fill_stats - all but n_uncopied, which the caches know; zeros for NULL */
+void offload_fill_stats(const struct offload *o, fathom_tier_stats *out);
 
 #endif

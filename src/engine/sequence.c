@@ -136,6 +136,10 @@ fathom_err sequence_check(const fathom_request *r, const struct sequence_limits 
             "--scheduling-policy priority",
             (int)r->priority);
     }
+    const uint32_t n_lane = l->n_lane ? l->n_lane : 1;
+    if (r->has_lane && r->lane >= n_lane) {
+        FAIL(d, FATHOM_EINVAL, "data_parallel_rank is %u, needed is 0 to %u", r->lane, n_lane - 1);
+    }
     TRY(check_numbers(&r->sampling, d));
     return check_lists(&r->sampling, l, d);
 }
@@ -246,6 +250,8 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.cache_salt = r->cache_salt;
     q->request.priority = r->priority;
     q->request.tenant = r->tenant;
+    q->has_lane = r->has_lane;
+    q->lane = r->lane;
     q->user = r->user;
     q->submitted_us = now_us;
     draft_pace_init(&q->pace);

@@ -70,7 +70,10 @@ struct sequence {
     struct draft_pace pace;
     struct constraint constraint;
 
-    uint32_t n_owed; /* the engine's: prompt tokens that count in the backlog */
+    /* the engine's */
+    uint32_t n_owed; /* prompt tokens that count in the backlog */
+    uint32_t lane;   /* where it is; with has_lane, fixed at submission */
+    bool has_lane;
 
     /* the mailbox's, under its lock */
     uint32_t entry;
@@ -87,6 +90,7 @@ struct sequence_limits {
     uint32_t n_vocab_used;
     int32_t eos_ids[8];
     uint32_t n_eos;
+    uint32_t n_lane; /* 0: 1 */
     bool priorities;
 };
 

@@ -110,4 +110,15 @@ struct step_runner {
     void **hosts;        /* [n_lane] of several: their blocks, as host, which is the first */
 };
 
+/* step_runner_n_lane - 1 or more; step_runner_host - the block of lane i */
+static inline uint32_t step_runner_n_lane(const struct step_runner *r)
+{
+    return r->n_lane > 1 ? r->n_lane : 1;
+}
+
+static inline void *step_runner_host(const struct step_runner *r, uint32_t i)
+{
+    return r->n_lane > 1 ? r->hosts[i] : r->host;
+}
+
 #endif

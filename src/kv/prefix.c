@@ -69,6 +69,7 @@ struct prefix_cache {
     uint32_t *buckets;   /* [bucket_mask + 1] first node; NO_PAGE: empty */
     uint32_t *n_seen;    /* [n_page] scratch of prefix_check */
     struct tiers *tiers; /* NULL: none */
+    uint32_t first_page; /* page 0 is this one to the tiers */
     uint32_t first_offered, last_offered;
     uint32_t n_offered;
 };
@@ -144,7 +145,7 @@ static void keep(struct prefix_cache *c, uint32_t page, bool overwritten)
     const struct node *n = &c->nodes[page];
     const struct key k = key_of_node(n);
     const struct tier_name name = name_of(c, &n->name, &k);
-    tiers_keep(c->tiers, &name, page, overwritten);
+    tiers_keep(c->tiers, &name, c->first_page + page, overwritten);
     if (n->lease_us) (void)tiers_lease(c->tiers, &n->name, n->lease_us);
 }
 
@@ -231,10 +232,11 @@ void prefix_destroy(struct prefix_cache *c)
     mem_free(c);
 }
 
-void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers)
+void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers, uint32_t first_page)
 {
     ASSERT(c->n_published == 0 && !c->tiers);
     c->tiers = tiers;
+    c->first_page = first_page;
 }
 
 uint32_t prefix_find(const struct prefix_cache *c, const struct prefix_text *t, uint32_t n_id,
@@ -387,7 +389,8 @@ enum prefix_fetch prefix_fetch(struct prefix_cache *c, const struct prefix_text 
         name = name_after(c, &name, &k);
         const struct tier_name whole = name_of(c, &name, &k);
         struct tier_peer peer;
-        switch (tiers_restore(c->tiers, &whole, pages[i], peer_of(&t->peer, &peer))) {
+        const uint32_t page = c->first_page + pages[i];
+        switch (tiers_restore(c->tiers, &whole, page, peer_of(&t->peer, &peer))) {
         case TIER_RESTORED: insert(c, pages[i], &k, &name); break;
         case TIER_WAIT: read_ahead(c, name, t, i + 1, end); return PREFIX_FETCH_WAIT;
         case TIER_GONE: return PREFIX_FETCH_LOST;

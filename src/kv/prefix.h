@@ -52,9 +52,11 @@ void prefix_destroy(struct prefix_cache *c); /* accepts NULL */
 
 /* prefix_attach_tiers - pages that leave the cache go to the tiers, and are found there
  *
- *   tiers  borrowed; outlives the cache. Its page and token counts are the cache's
+ *   tiers       borrowed; outlives the cache. Its page and token counts are the cache's. Several
+ *               caches may have the same, whose records of equal tokens have equal bits
+ *   first_page  the number of the pool's page 0 among all pages that the tiers' device has
  * Needs  a cache without tiers in which no page is published. */
-void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers);
+void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers, uint32_t first_page);
 
 /* prefix_find - the published pages that hold the beginning of n_id ids, but not all of them
  *

@@ -28,12 +28,16 @@ struct sched_config {
     bool prompt_form;                /* rows of prompts have other bits than rows of answers
                                         (backend/batch.h): an entry has rows of one kind, and pages
                                         are found by where the answer begins too */
+    uint32_t lane, n_lane;           /* of schedulers whose caches share tiers: its number, and how
+                                        many there are, so that no two requests have the same number
+                                        there; zeros: one */
 };
 
 /* Limits of one step, below those of sched_config. */
 struct sched_bounds {
     uint32_t max_running; /* requests RUNNING; no more are admitted, and none is preempted for it */
     uint32_t max_prefill; /* tokens of gaps wider than one, while any request decodes */
+    bool paces_others;    /* requests of another scheduler decode in the same steps */
 };
 
 /* What a step computes of one request: positions first .. first + n_token - 1. */
@@ -125,6 +129,16 @@ uint64_t sched_fetch_poll_us(const struct sched *s);
  * Cost     O(RUNNING). */
 bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *next);
 
+/* sched_rests_after - whether no request is live after a plan, as far as is known: each ends by its
+ * length, and none waits or fetches
+ *
+ *   plan  the newest under way; NULL: none is */
+bool sched_rests_after(const struct sched *s, const struct plan *plan);
+
+/* sched_take_back - `next`, which sched_plan_ahead gave last, will not be computed; pages taken for
+ * it stay with their requests */
+void sched_take_back(struct sched *s, const struct plan *next);
+
 /* sched_commit - the oldest step has been computed: advance every entry, append what was drawn,
  * publish the pages that are full, end the requests that are over
  *
@@ -137,11 +151,22 @@ bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *nex
  *          tokens are dropped, and the rows of wrong drafts are as if never written. */
 void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn, uint64_t now_us);
 
-/* sched_abort - no step under way was computed: all plans are void, pages taken for them stay */
+/* sched_abort - no step under way was computed: all plans are void, pages taken for them stay.
+ * Needs  a plan under way. */
 void sched_abort(struct sched *s);
 
 /* sched_n_flight - plans under way */
 uint32_t sched_n_flight(const struct sched *s);
+
+/* sched_n_found - pages of a NEW request that the prefix cache has now; writes to its pages
+ *
+ * Cost  O(tokens found). */
+uint32_t sched_n_found(const struct sched *s, struct request *r);
+
+/* sched_decodes - whether a request RUNNING has a gap of one
+ *
+ * Cost  O(RUNNING). */
+bool sched_decodes(const struct sched *s);
 
 /* sched_n_waiting, sched_n_fetching, sched_n_running - requests in a state */
 uint32_t sched_n_waiting(const struct sched *s);

@@ -94,7 +94,8 @@ fathom_err sched_create(struct sched **out, const struct sched_config *c, struct
     struct sched *s = mem_calloc(1, sizeof *s);
     if (!s) FAIL(d, FATHOM_ENOMEM, "no memory for the scheduler");
     s->config = *c;
-    s->bounds = (struct sched_bounds){c->max_num_seqs, c->max_num_batched_tokens};
+    s->bounds = (struct sched_bounds){.max_running = c->max_num_seqs,
+                                      .max_prefill = c->max_num_batched_tokens};
     s->pool = pool;
     s->prefix = prefix;
     s->n_seen = mem_calloc(page_pool_n_page(pool), sizeof *s->n_seen);
@@ -160,7 +161,8 @@ static void take_out_of_flights(struct sched *s, struct request *r)
 void sched_add(struct sched *s, struct request *r)
 {
     ASSERT(request_n_page(r->max_token) <= page_pool_n_page(s->pool));
-    request_enter(r, s->n_arrived++);
+    const uint32_t n_lane = s->config.n_lane ? s->config.n_lane : 1;
+    request_enter(r, s->n_arrived++ * n_lane + s->config.lane);
     s->closed = false;
     turns_give(&s->turns, r);
     request_list_insert(&s->waiting, r);
@@ -357,6 +359,14 @@ static struct findings look_up(struct sched *s, struct request *r)
     return f;
 }
 
+uint32_t sched_n_found(const struct sched *s, struct request *r)
+{
+    ASSERT(r->state == REQUEST_NEW);
+    if (!s->prefix || r->n_to_score > 0) return 0;
+    const struct prefix_text text = text_of(s, r);
+    return prefix_find(s->prefix, &text, r->n_prompt + r->n_given, r->pages);
+}
+
 /* Whether the pages of a request can be had; pages that were found count too. */
 static bool has_room(const struct sched *s, const struct request *r, uint32_t n_found)
 {
@@ -494,7 +504,7 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     for (const struct request *r = s->running.head; r; r = r->next) {
         if (request_gap(r) == 1) w.n_decode++;
     }
-    w.prefill = w.n_decode > 0 ? s->bounds.max_prefill : w.left;
+    w.prefill = w.n_decode > 0 || s->bounds.paces_others ? s->bounds.max_prefill : w.left;
     for (struct request *r = s->running.head; r; r = r->next) plan_running(s, &w, r);
 
     while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages && !is_full(s)) {
@@ -573,6 +583,24 @@ bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *nex
     return true;
 }
 
+bool sched_rests_after(const struct sched *s, const struct plan *plan)
+{
+    if (s->waiting.head || s->fetching.head) return false;
+    uint32_t n_over = 0;
+    for (uint32_t i = 0; plan && i < plan->n_entry; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+        n_over += e->draws && n_token_after(e) == 0;
+    }
+    return n_over == s->running.n;
+}
+
+void sched_take_back(struct sched *s, const struct plan *next)
+{
+    ASSERT(next->is_ahead && s->n_flight > 1 && next == flight(s, s->n_flight - 1));
+    for (uint32_t i = 0; i < next->n_entry; i++) next->entries[i].request->n_planned--;
+    s->n_flight--;
+}
+
 static void publish_pages(struct sched *s, struct request *r)
 {
     if (!s->prefix) return;
@@ -643,6 +671,13 @@ uint64_t sched_fetch_poll_us(const struct sched *s)
 {
     const struct tiers *tiers = s->prefix ? prefix_tiers(s->prefix) : NULL;
     return tiers && tiers_pulls_again(tiers) ? SCHED_AGAIN_POLL_US : SCHED_FETCH_POLL_US;
+}
+
+bool sched_decodes(const struct sched *s)
+{
+    const struct request *r = s->running.head;
+    while (r && request_gap(r) != 1) r = r->next;
+    return r != NULL;
 }
 
 uint32_t sched_n_fetching(const struct sched *s)

@@ -61,7 +61,7 @@ void sched_sim_open_tiers(struct sim *m)
     m->late_sync = between(m, 0, 1);
     open_disk(m, &c, between(m, 0, 3) > 0);
     assert_int_equal(tiers_create(&m->tiers, &c, NULL), FATHOM_OK);
-    prefix_attach_tiers(m->prefix, m->tiers);
+    prefix_attach_tiers(m->prefix, m->tiers, 0);
 }
 
 void sched_sim_close_tiers(struct sim *m)

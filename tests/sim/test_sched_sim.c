@@ -301,6 +301,11 @@ static bool plan_ahead(struct sim *m)
     }
     assert_true(m->max_draft == 0 && next->n_entry > 0 && next->n_token == next->n_entry);
     check_ahead(m, newest, next);
+    if (rng_below(&m->rng, 8) == 0) { /* another lane's step is not known */
+        sched_take_back(m->s, next);
+        sched_check(m->s);
+        return false;
+    }
     take_off(m);
     sched_check(m->s);
     m->n_ahead++;
@@ -426,9 +431,9 @@ static bool is_busy(const struct sim *m)
 static void step(struct sim *m, uint32_t budget)
 {
     expire(m);
-    struct sched_bounds bounds = {MAX_SEQS, budget};
+    struct sched_bounds bounds = {MAX_SEQS, budget, false};
     if (m->bounded) {
-        bounds = (struct sched_bounds){between(m, 1, MAX_SEQS), between(m, 1, budget)};
+        bounds = (struct sched_bounds){between(m, 1, MAX_SEQS), between(m, 1, budget), false};
     }
     sched_set_bounds(m->s, &bounds);
     uint32_t n_decode = n_running_with_gap_1(m);

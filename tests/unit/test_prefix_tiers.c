@@ -70,7 +70,7 @@ static int open_fixture(void **state, bool with_disk)
     assert_int_equal(tiers_create(&f->tiers, &c, NULL), FATHOM_OK);
     assert_int_equal(page_pool_create(&f->pool, N_PAGE, NULL), FATHOM_OK);
     assert_int_equal(prefix_create(&f->cache, f->pool, false, NULL), FATHOM_OK);
-    prefix_attach_tiers(f->cache, f->tiers);
+    prefix_attach_tiers(f->cache, f->tiers, 0);
     *state = f;
     return 0;
 }

@@ -18,29 +18,30 @@ static void zero_sizes_are_refused(void **state)
     assert_int_equal(page_pool_create(&pool, 1, NULL), FATHOM_OK);
     struct sched *s = NULL;
     fathom_diag d = {{0}};
-    assert_int_equal(sched_create(&s, &(struct sched_config){0, 1, 0, 1, 1, false}, pool, NULL, &d),
-                     FATHOM_EINVAL);
+    assert_int_equal(
+        sched_create(&s, &(struct sched_config){0, 1, 0, 1, 1, false, 0, 0}, pool, NULL, &d),
+        FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "max_num_batched_tokens"));
     fathom_diag d2 = {{0}};
     assert_int_equal(
-        sched_create(&s, &(struct sched_config){1, 0, 0, 1, 1, false}, pool, NULL, &d2),
+        sched_create(&s, &(struct sched_config){1, 0, 0, 1, 1, false, 0, 0}, pool, NULL, &d2),
         FATHOM_EINVAL);
     assert_non_null(strstr(d2.text, "max_num_seqs"));
     fathom_diag d3 = {{0}};
     assert_int_equal(
-        sched_create(&s, &(struct sched_config){1, 1, 0, 0, 1, false}, pool, NULL, &d3),
+        sched_create(&s, &(struct sched_config){1, 1, 0, 0, 1, false, 0, 0}, pool, NULL, &d3),
         FATHOM_EINVAL);
     assert_non_null(strstr(d3.text, "max_score"));
     fathom_diag d4 = {{0}};
     assert_int_equal(
-        sched_create(&s, &(struct sched_config){1, 1, 0, 1, 0, false}, pool, NULL, &d4),
+        sched_create(&s, &(struct sched_config){1, 1, 0, 1, 0, false, 0, 0}, pool, NULL, &d4),
         FATHOM_EINVAL);
     assert_non_null(strstr(d4.text, "max_flight"));
     assert_null(s);
     for (long n = 0; n < 3; n++) {
         mem_fail_after(n);
         assert_int_equal(
-            sched_create(&s, &(struct sched_config){1, 1, 0, 1, 1, false}, pool, NULL, NULL),
+            sched_create(&s, &(struct sched_config){1, 1, 0, 1, 1, false, 0, 0}, pool, NULL, NULL),
             FATHOM_ENOMEM);
         assert_null(s);
     }
@@ -423,7 +424,7 @@ static void running_requests_leave_a_bounded_share_to_prefill(void **state)
     (void)state;
     struct sched_fixture f;
     fixture_open(&f, 16, 64, 4);
-    sched_set_bounds(f.s, &(struct sched_bounds){3, 8});
+    sched_set_bounds(f.s, &(struct sched_bounds){3, 8, false});
     struct request *first = fixture_add(&f, 100, 10);
     fixture_plan(&f);
     fixture_expect(&f, 0, first, 0, 64, false); /* nobody decodes: all of the budget */

@@ -82,7 +82,7 @@ static int open_fixture(void **state)
     assert_int_equal(tiers_create(&f->tiers, &c, NULL), FATHOM_OK);
     assert_int_equal(page_pool_create(&f->pool, N_PAGE, NULL), FATHOM_OK);
     assert_int_equal(prefix_create(&f->prefix, f->pool, false, NULL), FATHOM_OK);
-    prefix_attach_tiers(f->prefix, f->tiers);
+    prefix_attach_tiers(f->prefix, f->tiers, 0);
     assert_int_equal(sched_create(&f->s, &sched, f->pool, f->prefix, NULL), FATHOM_OK);
     assert_int_equal(plan_init(&f->plan, 8), FATHOM_OK);
     *state = f;

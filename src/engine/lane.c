@@ -1,0 +1,266 @@
+/* lane.c - a lane's requests, and its part of each step */
+#include "engine/lane.h"
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "engine/results.h"
+#include "engine/sampler.h"
+
+fathom_err lane_init(struct lane *l, const struct lane_config *c, fathom_diag *d)
+{
+    const struct sched_config *sched = &c->sched;
+    ASSERT(c->n_page >= 1 && sched->lane < (sched->n_lane ? sched->n_lane : 1));
+    *l = (struct lane){.i = sched->lane};
+    TRY(page_pool_create(&l->pool, c->n_page, d));
+    if (!c->no_prefix_cache) TRY(prefix_create(&l->prefix, l->pool, sched->max_draft > 0, d));
+    TRY(sched_create(&l->sched, sched, l->pool, l->prefix, d));
+    if (drafter_init(&l->drafter, sched->max_draft, sched->max_num_seqs) == FATHOM_OK)
+        return FATHOM_OK;
+    FAIL(d, FATHOM_ENOMEM, "no memory for drafts of %u requests", sched->max_num_seqs);
+}
+
+void lane_fini(struct lane *l)
+{
+    sched_destroy(l->sched);
+    prefix_destroy(l->prefix);
+    page_pool_destroy(l->pool);
+    drafter_fini(&l->drafter);
+    *l = (struct lane){0};
+}
+
+void lane_check(const struct lane *l)
+{
+    uint64_t n_owed = 0;
+    sched_check(l->sched);
+    for (const struct request *r = sched_first_waiting(l->sched); r; r = r->next) {
+        const struct sequence *q = sequence_of((struct request *)r);
+        ASSERT(q->lane == l->i);
+        n_owed += q->n_owed;
+    }
+    ASSERT(n_owed <= l->n_owed_token);
+    ASSERT(sched_any(l->sched) || l->n_owed_token == 0);
+}
+
+/* ---- requests come and go ---- */
+
+/* From now on n prompt tokens of the sequence are owed. */
+static void owe(struct lane *l, struct sequence *q, uint32_t n)
+{
+    ASSERT(l->n_owed_token >= q->n_owed);
+    l->n_owed_token += n;
+    l->n_owed_token -= q->n_owed;
+    q->n_owed = n;
+}
+
+static uint32_t n_live(const struct lane *l)
+{
+    return sched_n_running(l->sched) + sched_n_fetching(l->sched) + sched_n_waiting(l->sched);
+}
+
+static uint64_t load_of(const struct lane *l)
+{
+    return l->n_owed_token + (uint64_t)n_live(l) * LANE_LIVE_TOKENS;
+}
+
+/* What speaks against a lane, the weightiest first. */
+struct merit {
+    bool is_full; /* no place for one more request to run */
+    bool is_far;  /* far more loaded than others */
+    uint32_t n_page;
+    uint64_t load;
+};
+
+static bool is_better(const struct merit *a, const struct merit *b)
+{
+    if (a->is_full != b->is_full) return b->is_full;
+    if (a->is_far != b->is_far) return b->is_far;
+    if (a->n_page != b->n_page) return a->n_page > b->n_page;
+    return a->load < b->load;
+}
+
+struct lane *lane_choose(struct lane *lanes, uint32_t n_lane, struct sequence *q,
+                         uint32_t max_num_seqs, uint32_t slack_token)
+{
+    uint64_t sum = 0;
+    ASSERT(n_lane >= 1 && max_num_seqs >= 1);
+    struct lane *best = NULL;
+    struct merit best_merit = {0};
+    ASSERT(q->request.state == REQUEST_NEW && (!q->has_lane || q->lane < n_lane));
+    if (q->has_lane) return &lanes[q->lane];
+    if (n_lane == 1) return lanes;
+    for (uint32_t i = 0; i < n_lane; i++) sum += load_of(&lanes[i]);
+    for (uint32_t i = 0; i < n_lane; i++) {
+        struct lane *l = &lanes[i];
+        struct merit m = {.is_full = n_live(l) >= max_num_seqs, .load = load_of(l)};
+        m.is_far = m.load > sum / n_lane * 5 / 4 + slack_token;
+        m.n_page = m.is_far ? 0 : sched_n_found(l->sched, &q->request);
+        if (best && !is_better(&m, &best_merit)) continue;
+        best = l;
+        best_merit = m;
+    }
+    ASSERT(best);
+    return best;
+}
+
+void lane_add(struct lane *l, struct sequence *q)
+{
+    ASSERT(q->n_owed == 0 && q->request.state == REQUEST_NEW);
+    q->lane = l->i;
+    sched_add(l->sched, &q->request);
+    owe(l, q, q->request.n_prompt);
+}
+
+void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint64_t now_us)
+{
+    ASSERT(q->lane == l->i);
+    sched_end(l->sched, &q->request, why, now_us);
+    owe(l, q, 0);
+    ASSERT(q->n_owed == 0);
+}
+
+/* ---- its part of a step ---- */
+
+void lane_rest(struct step *step, enum step_pass pass)
+{
+    *step = (struct step){.pass = pass, .watches_experts = step->watches_experts};
+}
+
+void lane_write_step(const struct lane *l, const struct plan *plan, const struct step_runner *r,
+                     struct step *step)
+{
+    void *host = step_runner_host(r, l->i);
+    if (plan->n_entry == 0) {
+        lane_rest(step, step->pass);
+        return;
+    }
+    step->prefix_bytes = batch_build(&r->layout, plan, host, &step->batch);
+    sampler_build(&r->layout, plan, host, &step->sampler);
+    ASSERT(step->prefix_bytes <= r->layout.bias);
+    ASSERT(step->sampler.n_row == step->batch.n_logit_row);
+    ASSERT(!plan->is_ahead || step->sampler.masks.n_bytes == 0);
+}
+
+uint32_t lane_fill_masks(const struct lane *l, const struct plan *plan, const struct step_runner *r,
+                         const struct step *step)
+{
+    if (step->sampler.masks.n_bytes == 0) return 0;
+    ASSERT(lane_has_part(step) && step->pass < STEP_PASS_N);
+    void *host = step_runner_host(r, l->i);
+    if (step->pass != STEP_MODEL) return drafter_fill_masks(&l->drafter, &r->layout, host);
+    uint32_t n_mask = sampler_fill_masks(&r->layout, plan, host);
+    ASSERT(n_mask <= step->sampler.n_row);
+    return n_mask;
+}
+
+bool lane_reads_ids(const struct plan *plan)
+{
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        if (sampler_reads_ids(sequence_of(plan->entries[i].request))) return true;
+    }
+    return false;
+}
+
+/* ---- what a step gave ---- */
+
+/* Counts an entry's decode or prompt tokens for admission. */
+static void count_entry(struct lane *l, const struct plan_entry *entry, struct lane_tally *t)
+{
+    struct sequence *q = sequence_of(entry->request);
+    uint32_t end = entry->first + entry->n_token;
+    uint32_t n_prompt = q->request.n_prompt;
+    uint32_t n_left = n_prompt > end ? n_prompt - end : 0;
+    if (n_left < q->n_owed) owe(l, q, n_left);
+    if (entry->first >= n_prompt) {
+        t->measured.n_decode++;
+    } else {
+        t->measured.n_prefill += entry->n_token;
+    }
+}
+
+/* What a committed entry has drawn, and how its drafts fared. */
+static void count_drawn(const struct plan_entry *entry, fathom_stats *s)
+{
+    if (!entry->draws) return;
+    struct sequence *q = sequence_of(entry->request);
+    uint32_t n_drawn = q->request.n_token - (entry->first + entry->n_token - entry->n_draft);
+    ASSERT(n_drawn >= 1 && n_drawn <= 1 + entry->n_draft);
+    s->n_output_token += n_drawn;
+    for (uint32_t i = 0; i < entry->n_draft; i++) {
+        s->n_draft_token[i]++;
+        s->n_accepted_token[i] += i + 1 < n_drawn;
+    }
+    draft_pace_note(&q->pace, entry->n_draft, n_drawn - 1);
+}
+
+/* The constraint of a committed entry goes over what was drawn. */
+static void follow(struct lane *l, const struct plan_entry *entry, uint64_t now_us)
+{
+    struct request *r = entry->request;
+    struct constraint *c = &sequence_of(r)->constraint;
+    if (!entry->draws || !constraint_is_set(c)) return;
+    uint32_t p = entry->first + entry->n_token - entry->n_draft;
+    while (r->state == REQUEST_RUNNING && p < r->n_token) {
+        if (!constraint_push(c, r->ids[p++])) {
+            sched_end(l->sched, r, REQUEST_FINISH_CONSTRAINT, now_us);
+        }
+    }
+}
+
+static void keep_results(const struct plan *plan, const struct step_result *result,
+                         struct lane_tally *t)
+{
+    size_t i_score = plan->n_draw; /* the rows of prompts come last */
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        const struct plan_entry *entry = &plan->entries[i];
+        struct sequence *q = sequence_of(entry->request);
+        uint32_t n_output = request_n_output(&q->request);
+        t->stats->n_prompt_token += results_new_prompt_tokens(entry);
+        t->n_token += entry->n_token;
+        for (uint32_t k = 0; entry->draws && k <= entry->n_draft; k++) {
+            results_keep_logprobs(q, result, entry->i_draw + k, n_output + k);
+        }
+        results_keep_scores(q, result, i_score, entry->n_score);
+        i_score += entry->n_score;
+        if (entry->draws || entry->n_score > 0) t->told[t->n_told++] = q;
+    }
+    ASSERT(i_score == plan->n_draw + plan->n_score);
+}
+
+void lane_finish(struct lane *l, const struct plan *plan, const struct step_result *result,
+                 uint64_t now_us, struct lane_tally *t)
+{
+    ASSERT(plan->n_draw == 0 || result->ids);
+    keep_results(plan, result, t);
+    sched_commit(l->sched, plan, result->ids, now_us);
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        count_drawn(&plan->entries[i], t->stats);
+        ASSERT(sequence_of(plan->entries[i].request)->lane == l->i);
+        follow(l, &plan->entries[i], now_us);
+        count_entry(l, &plan->entries[i], t);
+    }
+}
+
+void lane_fill_stats(const struct lane *l, fathom_stats *s)
+{
+    const struct sched_totals *totals = sched_totals(l->sched);
+    fathom_lane_stats *own = &s->lanes[l->i];
+    *own = (fathom_lane_stats){
+        .n_running = sched_n_running(l->sched),
+        .n_waiting = sched_n_waiting(l->sched) + sched_n_fetching(l->sched),
+        .n_page_free = page_pool_n_available(l->pool),
+        .n_page_cached = page_pool_n_cached(l->pool),
+        .n_backlog_token = l->n_owed_token,
+    };
+    ASSERT(own->n_page_free <= page_pool_n_page(l->pool));
+    ASSERT(l->i < s->n_lane && s->n_lane <= FATHOM_RANKS_MAX);
+    s->n_running += own->n_running;
+    s->n_fetching += sched_n_fetching(l->sched);
+    s->n_waiting += own->n_waiting;
+    s->n_page_free += own->n_page_free;
+    s->n_page_cached += own->n_page_cached;
+    s->n_backlog_token += own->n_backlog_token;
+    s->n_preempted += totals->n_preempted;
+    s->n_prefix_query_token += totals->n_query_token;
+    s->n_prefix_hit_token += totals->n_hit_token;
+    s->tiers.n_uncopied += l->prefix && prefix_tiers(l->prefix) ? prefix_n_offered(l->prefix) : 0;
+}
