@@ -829,8 +829,8 @@ const struct option option_table[] = {
     /* ---- more than one device ---- */
     {"tensor-parallel-size", "-tp", "N", "1",
      "ranks that share every layer: GPUs of this host, or groups of --threads",
-     .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
-     .field = FIELD(tensor_parallel_size), USE},
+     .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL,
+     .commands = PLANNED | ON(EVALUATE), .field = FIELD(tensor_parallel_size), USE},
     {"devices", NULL, "LIST", NULL,
      "GPUs by index, one for each rank that runs here, with commas between: 3; default: rank i has "
      "GPU i",

@@ -19,10 +19,12 @@ enum { SCORER_STEP_TOKENS = 256 }; /* a step has no more, whatever the settings 
 
 /* scorer_open - load the weights onto the settings' backend, with a cache for one text
  *
- *   s  of one rank; limits.max_context is the longest text
+ *   s  one rank, or several of one host that share every layer; limits.max_context is the longest
+ *      text
  *   c  needed during the call only
- * Errors  ENOMEM: it does not fit, as memory_plan_make says it; EUNSUPPORTED: several ranks, or
- *         weights that the backend does not compute with; EDEVICE. */
+ * Errors  ENOMEM: it does not fit, as memory_plan_make says it; EUNSUPPORTED: ranks that
+ *         share no layer, or weights that the backend does not compute with; EDEVICE. A message
+ *         about one rank of several names it. */
 fathom_err scorer_open(struct scorer **out, const struct engine_settings *s,
                        const struct model_config *config, const struct checkpoint *c,
                        fathom_diag *d);

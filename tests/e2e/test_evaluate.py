@@ -88,6 +88,20 @@ class Evaluate(unittest.TestCase):
         del one["device"], two["device"]
         self.assertEqual(one, two)
 
+    def test_ranks_find_the_same_figures(self):
+        """The order of sums differs, and nothing else."""
+        options = ("pilot", "--samples", "8", "--dtype", "float32", "--kv-cache-dtype", "float32")
+        one = figures(*options)
+        for ranks in ("2", "4"):
+            have = figures(*options, "-tp", ranks, "--against", "pilot")
+            self.assertEqual(have["predicted"], one["predicted"])
+            self.assertLess(abs(have["perplexity"] / one["perplexity"] - 1), 1e-5)
+            self.assertEqual(have["against"]["kl"]["max"], 0)
+            again = figures(*options, "-tp", ranks)
+            self.assertEqual(again["perplexity"], have["perplexity"])
+        self.assertIn('"num_attention_heads" is 4, which 3 ranks cannot share',
+                      run("pilot", "-tp", "3", status=1)[1])
+
     def test_every_form_of_a_text_is_the_same_text(self):
         ids = list(self.texts[0][0])
         self.assertEqual(ids[0], BOS)
