@@ -9,7 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/calibrate.h"
 #include "cli/evaluation.h"
-#include "cli/progress.h"
+#include "cli/quantize_progress.h"
 #include "model/config.h"
 #include "quantize/convert.h"
 #include "quantize/tune.h"
@@ -30,13 +30,6 @@ static fathom_err read_targets(unsigned *out, const struct string_list *names, f
         *out |= bits;
     }
     return FATHOM_OK;
-}
-
-static void tell_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
-{
-    struct progress *p = arg;
-    if (!p->what) progress_begin(p, "quantizing"); /* after what calibration took */
-    progress_tell(p, done_bytes, total_bytes);
 }
 
 static void print_calibrated(const struct convert_result *r)
@@ -112,14 +105,14 @@ static fathom_err convert(const struct invocation *v, const char *dir, fathom_di
     const struct settings *s = v->settings;
     struct convert_result result;
     struct model_config config;
-    struct progress progress = {0};
+    struct quantize_progress progress = {.is_json = strcmp(s->progress, "json") == 0};
     struct calibration *calibration = NULL;
     struct convert_order order = {.out = dir,
                                   .config = &config,
                                   .n_thread = (unsigned)s->threads,
                                   .resumes = s->resume,
                                   .is_dry = s->quantize_dry_run,
-                                  .on_progress = tell_progress,
+                                  .on_progress = quantize_progress_tell,
                                   .progress_arg = &progress};
     fathom_err err;
     TRY(read_targets(&order.targets, &s->targets, d));
@@ -140,7 +133,7 @@ static fathom_err convert(const struct invocation *v, const char *dir, fathom_di
         order.calibration = calibration_order(calibration);
     }
     err = convert_run(&result, &order, d);
-    if (progress.what) progress_end(&progress);
+    quantize_progress_end(&progress);
     if (!err) print_result(&result, s, dir);
 done:
     calibration_end(calibration);

@@ -273,6 +273,7 @@ struct settings {
     bool resume;
     bool report;
     bool quantize_dry_run;
+    const char *progress;
     double health_timeout; /* seconds */
     const char *revision;  /* NULL: the main branch */
     int64_t parallel;

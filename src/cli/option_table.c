@@ -785,6 +785,11 @@ const struct option option_table[] = {
      "then score texts by the new model and its source, as `fathom evaluate OUT --against SOURCE`",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE), .field = FIELD(report),
      USE},
+    {"progress", NULL, "FORM", "line",
+     "how far it is, on standard error; line: one that is written over, on a terminal; json: an "
+     "object on a line each second",
+     .kind = OPTION_CHOICE, .choices = "line|json", .group = GROUP_COMMAND,
+     .commands = ON(QUANTIZE), .field = FIELD(progress), USE},
     {"dry-run", NULL, NULL, NULL, "check the source and say what would be written; write nothing",
      .kind = OPTION_FLAG, .group = GROUP_COMMAND, .commands = ON(QUANTIZE),
      .field = FIELD(quantize_dry_run), USE},

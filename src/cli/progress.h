@@ -23,6 +23,15 @@ void progress_begin(struct progress *p, const char *what);
 /* progress_tell - so many bytes, or units, of so many are done */
 void progress_tell(struct progress *p, uint64_t done, uint64_t total);
 
+/* progress_is_due - whether it is time for another line; progress_say - this one, cut to the
+ * terminal's width */
+bool progress_is_due(struct progress *p);
+void progress_say(const char *text);
+
+/* progress_left_text - ", 5 min 20 s left" */
+enum { PROGRESS_LEFT_BYTES = 48 };
+const char *progress_left_text(char out[PROGRESS_LEFT_BYTES], double left_s);
+
 /* progress_end - the line is gone */
 void progress_end(struct progress *p);
 

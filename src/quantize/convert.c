@@ -35,15 +35,24 @@ struct converting {
     struct thread_pool *pool;
     struct matrix_room room;
     struct tuner *tuner; /* NULL: the method does not calibrate */
-    uint64_t done_bytes;
+    struct convert_progress progress;
+    char worst_name[JOURNAL_NAME_BYTES];
     fathom_diag *d;
 };
 
 static void tell(struct converting *x, uint64_t n_bytes)
 {
-    x->done_bytes += n_bytes;
-    if (!x->order->on_progress) return;
-    x->order->on_progress(x->order->progress_arg, x->done_bytes, x->out->source_bytes);
+    x->progress.done_bytes += n_bytes;
+    if (x->order->on_progress) x->order->on_progress(x->order->progress_arg, &x->progress);
+}
+
+/* Matrices that are done, one or a shard's. */
+static void count_done(struct converting *x, const struct journal_sums *s)
+{
+    x->progress.n_done += s->n_matrix;
+    if (s->n_matrix == 0 || s->worst <= x->progress.worst) return;
+    x->progress.worst = s->worst;
+    memcpy(x->worst_name, s->worst_name, sizeof x->worst_name);
 }
 
 /* ---- a shard --------------------------------------------------------------------------------- */
@@ -87,6 +96,8 @@ static fathom_err quantize_item(struct converting *x, struct new_file *f,
     (void)snprintf(one.worst_name, sizeof one.worst_name, "%.150s", m->name);
     journal_sums_add(&sums[index_of(m->target)], &one);
     TRY(new_file_write(f, x->room.bytes, n, at, x->d));
+    count_done(x, &one);
+    x->progress.layer = m->layer + 1;
     tell(x, item->source->n_bytes);
     return FATHOM_OK;
 }
@@ -110,8 +121,12 @@ static fathom_err make_shard(struct converting *x, const struct plan_shard *shar
     char path[LIMIT_PATH_BYTES];
     struct new_file f = {.fd = -1};
     bool has;
-    TRY(journal_has(&x->journal, shard->name, x->pool, x->out->sums, &has, x->d));
+    TRY(journal_has(&x->journal, shard->name, x->pool, sums, &has, x->d));
     if (has) {
+        for (size_t i = 0; i < JOURNAL_TARGETS; i++) {
+            count_done(x, &sums[i]);
+            journal_sums_add(&x->out->sums[i], &sums[i]);
+        }
         tell(x, shard->source_bytes);
         return FATHOM_OK;
     }
@@ -285,6 +300,9 @@ static fathom_err prepare(struct converting *x)
     for (size_t i = 0; i < x->plan.n_shard; i++) {
         x->out->source_bytes += x->plan.shards[i].source_bytes;
     }
+    x->progress.total_bytes = x->out->source_bytes;
+    x->progress.n_quantized = x->plan.n_quantized;
+    x->progress.n_layer = x->weights.n_layer + x->weights.n_mtp;
     if (o->is_dry) return FATHOM_OK;
     json_t *order =
         journal_order(&x->plan, o->targets, o->source, o->calibration ? o->calibration->text : "");
@@ -315,6 +333,7 @@ fathom_err convert_run(struct convert_result *out, const struct convert_order *o
 {
     struct converting x = {.order = order, .out = out, .d = d};
     memset(out, 0, sizeof *out);
+    x.progress.worst_name = x.worst_name;
     fathom_err err = prepare(&x);
     out->was_finished = x.journal.is_finished;
     if (!err && !order->is_dry && !out->was_finished) err = make_files(&x);

@@ -19,6 +19,15 @@
 struct checkpoint;
 struct convert_calibration;
 
+/* How far a conversion is. */
+struct convert_progress {
+    uint64_t done_bytes, total_bytes; /* of the source */
+    size_t n_done, n_quantized;       /* matrices that are quantized */
+    uint32_t layer, n_layer; /* of the matrix done last, from 1 on; draft layers included */
+    double worst;            /* largest relative error of a matrix so far */
+    const char *worst_name;  /* "" before the first */
+};
+
 struct convert_order {
     struct checkpoint *source;
     const struct model_config *config;
@@ -29,8 +38,8 @@ struct convert_order {
     bool resumes;
     bool is_dry;                                   /* check and lay out, write nothing */
     const struct convert_calibration *calibration; /* methods that calibrate; else NULL */
-    /* called with bytes of the source that are done; NULL: not */
-    void (*on_progress)(void *arg, uint64_t done_bytes, uint64_t total_bytes);
+    /* called as bytes and matrices are done; NULL: not */
+    void (*on_progress)(void *arg, const struct convert_progress *p);
     void *progress_arg;
 };
 

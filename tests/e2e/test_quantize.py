@@ -204,6 +204,22 @@ class Quantize(unittest.TestCase):
         self.assertEqual(contents(self.path("1")), contents(self.path("2")))
         self.assertEqual(contents(self.path("1")), contents(self.path("7")))
 
+    def test_programs_see_how_far_it_is(self):
+        out = self.path("out")
+        _, said = run("quantize", PILOT, out, "--progress", "json")
+        told = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+        self.assertGreaterEqual(len(told), 2)
+        for a, b in zip(told, told[1:]):
+            self.assertLessEqual((a["bytes"], a["matrices"]), (b["bytes"], b["matrices"]))
+        with open(os.path.join(out, "quantize_report.json"), encoding="utf-8") as f:
+            worst = json.load(f)["targets"]["experts"]
+        end = told[-1]
+        self.assertEqual((end["matrices"], end["of_matrices"], end["layers"]), (384, 384, 9))
+        self.assertEqual(end["bytes"], end["of_bytes"])
+        self.assertEqual((end["worst_error"], end["worst_matrix"]),
+                         (worst["worst"], worst["worst_matrix"]))
+        self.assertNotIn("{", run("quantize", PILOT, self.path("quiet"))[1])
+
     def test_a_dry_run_writes_nothing(self):
         said, _ = run("quantize", "pilot", self.path("out"), "--dry-run")
         self.assertIn("384 of 474", said)
