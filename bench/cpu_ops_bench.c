@@ -209,6 +209,78 @@ static void bench_products(unsigned n_thread)
     mem_free(row);
 }
 
+/* ---- a block of int8 ---- */
+
+enum { BLOCK_HIDDEN = 4096, BLOCK_INNER = 8192, BLOCK_BYTES = 3 * BLOCK_HIDDEN * BLOCK_INNER };
+
+static struct tensor_view int8_view(uint32_t n_row, uint32_t n_col)
+{
+    return (struct tensor_view){.dtype = DTYPE_I8,
+                                .n_row = n_row,
+                                .n_col = n_col,
+                                .generate_seed = 7 + n_row,
+                                .generate_std = 0.02f};
+}
+
+/* Feed-forward blocks in int8 with int8 inputs: 100 MB of weights. */
+static void bench_int8(unsigned n_thread, enum cpu_isa isa)
+{
+    static const uint32_t rows[] = {1, 2, 4, 8, 16, 64, 256};
+    struct backend_config c = {.act = ACT_INT8,
+                               .hidden = BLOCK_HIDDEN,
+                               .n_head = 1,
+                               .q_lora_rank = 32,
+                               .nope_dim = 128,
+                               .v_dim = 128,
+                               .norm_eps = 1e-6f,
+                               .dense_inner = BLOCK_INNER,
+                               .n_vocab = 32,
+                               .max_token = MAX_ROWS,
+                               .max_request = 1,
+                               .max_context = 64,
+                               .max_logit_row = 1,
+                               .n_thread = n_thread,
+                               .parallel = {.tp = {.size = 1}}};
+    struct backend *b;
+    struct buffer *x, *y;
+    struct weight *w;
+    fathom_diag d = {0};
+    const struct ffn_tensors t = {.gate = int8_view(BLOCK_INNER, BLOCK_HIDDEN),
+                                  .up = int8_view(BLOCK_INNER, BLOCK_HIDDEN),
+                                  .down = int8_view(BLOCK_HIDDEN, BLOCK_INNER)};
+    float *row = mem_alloc(BLOCK_HIDDEN * sizeof *row);
+    uint64_t seed = 1;
+    if (!row) die("memory", NULL);
+    kv_layout_init(&c.kv, KV_TYPE_BF16, 1, false);
+    if (backend_cpu_create_isa(&b, &c, isa, &d)) die("backend", &d);
+    if (b->ops->prepare_ffn(b, &t, &w, &d)) die("weight", &d);
+    if (b->ops->buffer_create(b, BUFFER_NORMED, &x, &d)) die("buffer", &d);
+    if (b->ops->buffer_create(b, BUFFER_DELTA, &y, &d)) die("buffer", &d);
+    for (uint32_t i = 0; i < MAX_ROWS; i++) {
+        for (uint32_t k = 0; k < BLOCK_HIDDEN; k++) row[k] = rng_normal(&seed);
+        must(b->ops->buffer_write(b, x, i, 1, BLOCK_HIDDEN, row), "input");
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct ffn_args a = {.w = w, .x = x, .y = y, .n_token = rows[i]};
+        double v[15];
+        const size_t n_repeat = rows[i] > 64 ? 5 : 15;
+        for (size_t k = 0; k < n_repeat; k++) {
+            uint64_t start_ns = clock_now_ns();
+            must(b->ops->ffn(b, &a), "ffn");
+            v[k] = (double)(clock_now_ns() - start_ns);
+        }
+        const double ns = median(v, n_repeat);
+        printf("int8  %u threads  M %3u  %8.3f ms  %6.1f GB/s  %7.1f Gop/s\n", n_thread, rows[i],
+               ns * 1e-6, BLOCK_BYTES / ns, 2.0 * BLOCK_BYTES * rows[i] / ns);
+        fflush(stdout);
+    }
+    b->ops->buffer_destroy(b, x);
+    b->ops->buffer_destroy(b, y);
+    b->ops->weight_destroy(b, w);
+    b->ops->destroy(b);
+    mem_free(row);
+}
+
 /* ---- steps of a small model ---- */
 
 enum { N_LAYER = 8, CONTEXT = 4096, MAX_TOKEN = 2048 };
@@ -533,10 +605,12 @@ int main(int argc, char **argv)
     }
     if (argc > 1 && strcmp(argv[1], "products") == 0)
         bench_products(n_thread);
+    else if (argc > 1 && strcmp(argv[1], "int8") == 0)
+        bench_int8(n_thread, isa);
     else if (argc > 1 && strcmp(argv[1], "step") == 0)
         bench_steps(n_thread, isa);
     else
         fprintf(stderr,
-                "usage: bench_cpu_ops products|step [N_THREAD] [best|avx512|avx2|portable]\n");
+                "usage: bench_cpu_ops products|int8|step [N_THREAD] [best|avx512|avx2|portable]\n");
     return 0;
 }

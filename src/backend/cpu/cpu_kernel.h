@@ -250,6 +250,7 @@ extern const struct cpu_kernels cpu_kernels_avx512;
 /* cpu_dot_avx512.c, for the AVX-512 table */
 void cpu_gemm_bf16_avx512(const struct gemm_call *c);
 void cpu_gemm_int8_avx512(const struct gemm_call *c); /* cpu_dot_int8_avx512.c */
+void cpu_gemm_int8_avx2(const struct gemm_call *c);   /* cpu_dot_int8_avx2.c */
 void cpu_attend_bf16_avx512(const struct attend_call *c);
 void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
 void cpu_pack_halves_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);

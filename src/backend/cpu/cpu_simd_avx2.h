@@ -226,38 +226,6 @@ static inline void v_pair_e2m1(const uint8_t *group, int pair, int v, vf *even, 
     *odd = v_from_e2m1(b);
 }
 
-/* Codes (unsigned, at most 127) times x, four to a lane: exact in 16 bits and in 32. */
-static inline void v_add_int8(int32_t *sum, __m256i code, __m256i x)
-{
-    __m256i *to = (__m256i *)(void *)sum;
-    __m256i four = _mm256_madd_epi16(_mm256_maddubs_epi16(code, x), _mm256_set1_epi16(1));
-    _mm256_storeu_si256(to, _mm256_add_epi32(_mm256_loadu_si256(to), four));
-}
-
-static inline void v_dot_int8(bool is_u4, const uint8_t *group, const int8_t x[4], int32_t sum[32])
-{
-    const __m256i nibble = _mm256_set1_epi8(15), magnitude = _mm256_set1_epi8(127);
-    const __m256i *at = (const __m256i *)(const void *)group;
-    int four;
-    memcpy(&four, x, sizeof four);
-    const __m256i all = _mm256_set1_epi32(four);
-    for (int half = 0; half < 2; half++) {
-        __m256i low = _mm256_loadu_si256(at + half), high;
-        if (is_u4) {
-            high = _mm256_and_si256(_mm256_srli_epi16(low, 4), nibble);
-            v_add_int8(sum + 8 * half, _mm256_and_si256(low, nibble), all);
-            v_add_int8(sum + 16 + 8 * half, high, all);
-            continue;
-        }
-        __m256i next = _mm256_loadu_si256(at + 2 + half);
-        high = _mm256_unpackhi_epi16(low, next);
-        low = _mm256_unpacklo_epi16(low, next);
-        v_add_int8(sum + 8 * half, _mm256_and_si256(low, magnitude), _mm256_sign_epi8(all, low));
-        v_add_int8(sum + 16 + 8 * half, _mm256_and_si256(high, magnitude),
-                   _mm256_sign_epi8(all, high));
-    }
-}
-
 static inline vf v_load_u8(const uint8_t *p)
 {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)));
