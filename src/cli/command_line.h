@@ -157,9 +157,10 @@ struct settings {
     const char *quantization; /* NULL: not given */
     const char *load_format;
     int64_t tensor_parallel_size;
+    int64_t data_parallel_size, data_parallel_size_local; /* of the latter 0: not given */
+    bool enable_expert_parallel;
     int64_t rank_slice; /* -1: not given */
-    int64_t nnodes;
-    int64_t node_rank;
+    int64_t nnodes, node_rank;
     const char *master_addr;
     int64_t master_port;
     bool headless;

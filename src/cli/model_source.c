@@ -134,6 +134,8 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .quantize_fp8 = s->quantization && quant_method_of(s->quantization) == QUANT_FP8,
         .quantization = s->quantization,
         .world = (uint32_t)s->tensor_parallel_size,
+        .data_parallel = (uint32_t)s->data_parallel_size,
+        .expert_parallel = s->enable_expert_parallel,
         .rank_slice = s->rank_slice >= 0,
         .rank = s->rank_slice >= 0 ? (uint32_t)s->rank_slice : 0,
         .no_async = !s->async_scheduling,

@@ -38,7 +38,12 @@ enum {
 #define SERVED_HOSTS "only fathom serve runs on several hosts: leave the flag out"
 #define ANY_COUNT .kind = OPTION_COUNT, .lo = 0, .hi = 1e15
 
-#define ONE_RANK "only --tensor-parallel-size cuts a model: leave the flag out or give 1"
+#define ONE_RANK                                                                                   \
+    "only --tensor-parallel-size and --data-parallel-size cut a model: leave the flag out or "     \
+    "give 1"
+#define RANK_THREADS                                                                               \
+    "ranks are threads of one process, which gives each its requests: use --data-parallel-size "   \
+    "alone"
 
 const struct option option_table[] = {
     /* ---- model ---- */
@@ -848,34 +853,38 @@ const struct option option_table[] = {
      .field = FIELD(rank_slice), USE},
     {"pipeline-parallel-size", "-pp", "N", "1", "ranks that share the list of layers", ANY_COUNT,
      PARALLEL, REFUSE("1", ONE_RANK)},
-    {"data-parallel-size", "-dp", "N", "1", "ranks that share the requests", ANY_COUNT, PARALLEL,
-     REFUSE("1", ONE_RANK)},
-    {"data-parallel-size-local", "-dpl", "N", "1", "of these, ranks on this host", ANY_COUNT,
-     PARALLEL, REFUSE("1", ONE_RANK)},
+    {"data-parallel-size", "-dp", "N", "1",
+     "ranks that each have requests of their own, with --max-num-seqs, --max-num-batched-tokens "
+     "and "
+     "a cache for each; needs --enable-expert-parallel",
+     .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
+     .field = FIELD(data_parallel_size), USE},
+    {"data-parallel-size-local", "-dpl", "N", "0",
+     "of these, ranks on this host: all of them; 0: not given", .kind = OPTION_COUNT, .lo = 0,
+     .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
+     .field = FIELD(data_parallel_size_local), USE},
     {"data-parallel-rank", "-dpn", "N", "0", "number of this rank", ANY_COUNT, PARALLEL,
-     REFUSE("0", "only --tensor-parallel-size cuts a model: leave the flag out")},
+     REFUSE("0", RANK_THREADS)},
     {"data-parallel-address", "-dpa", "HOST", NULL, "host of rank 0", .kind = OPTION_TEXT, PARALLEL,
-     REFUSE(NULL, "only --tensor-parallel-size cuts a model: leave the flag out")},
+     NOTE(NULL, "ranks of --data-parallel-size are threads of one process")},
     {"data-parallel-rpc-port", "-dpp", "N", NULL, "port of rank 0", ANY_COUNT, PARALLEL,
-     REFUSE(NULL, "only --tensor-parallel-size cuts a model: leave the flag out")},
-    {"enable-expert-parallel", NULL, NULL, NULL, "spread whole experts over ranks",
-     .kind = OPTION_FLAG, PARALLEL,
-     REFUSE("false", "every rank has a part of every expert: leave the flag out")},
+     NOTE(NULL, "ranks of --data-parallel-size are threads of one process")},
+    {"enable-expert-parallel", NULL, NULL, NULL,
+     "each expert whole on one rank of --data-parallel-size", .kind = OPTION_FLAG,
+     .group = GROUP_PARALLEL, .commands = PLANNED, .field = FIELD(enable_expert_parallel), USE},
     {"distributed-executor-backend", NULL, "NAME", "mp", "how ranks are started",
      .kind = OPTION_TEXT, PARALLEL,
      REFUSE("mp|uni", "ranks are threads of this process; leave the flag out or give mp")},
     {"decode-context-parallel-size", "-dcp", "N", "1", "ranks that share a context", ANY_COUNT,
      PARALLEL, REFUSE("1", ONE_RANK)},
     {"data-parallel-start-rank", "-dpr", "N", "0", "first rank of this host", ANY_COUNT, PARALLEL,
-     REFUSE("0", "only --tensor-parallel-size cuts a model: leave the flag out")},
+     REFUSE("0", RANK_THREADS)},
     {"data-parallel-backend", "-dpb", "NAME", "mp", "how hosts are joined", .kind = OPTION_TEXT,
-     PARALLEL, REFUSE("mp", "only --tensor-parallel-size cuts a model: leave the flag out")},
+     PARALLEL, REFUSE("mp", "ranks are threads of this process; leave the flag out or give mp")},
     {"data-parallel-hybrid-lb", "-dph", NULL, NULL, "a load balancer on each host",
-     .kind = OPTION_FLAG, PARALLEL,
-     REFUSE("false", "only --tensor-parallel-size cuts a model: leave it out")},
+     .kind = OPTION_FLAG, PARALLEL, REFUSE("false", RANK_THREADS)},
     {"data-parallel-external-lb", "-dpe", NULL, NULL, "a load balancer before the ranks",
-     .kind = OPTION_FLAG, PARALLEL,
-     REFUSE("false", "only --tensor-parallel-size cuts a model: leave it out")},
+     .kind = OPTION_FLAG, PARALLEL, REFUSE("false", RANK_THREADS)},
     {"nnodes", "-n", "N", "1",
      "hosts that share the ranks of --tensor-parallel-size; CPUs compute (docs/hosts.md)",
      .kind = OPTION_COUNT, .lo = 1, .hi = 64, .group = GROUP_PARALLEL, .commands = SERVE,
@@ -905,7 +914,7 @@ const struct option option_table[] = {
     {"headless", NULL, NULL, NULL, "an engine without HTTP", .kind = OPTION_FLAG, ALONE,
      REFUSE("false", SERVED_HOSTS)},
     {"all2all-backend", NULL, "NAME", NULL, "how tokens reach experts", .kind = OPTION_TEXT,
-     PARALLEL, NOTE(NULL, "every rank has a part of every expert")},
+     PARALLEL, NOTE(NULL, "there is one way")},
     {"enable-eplb", NULL, NULL, NULL, "move experts between ranks", .kind = OPTION_FLAG, PARALLEL,
      REFUSE("false", "every rank has a part of every expert: leave the flag out")},
     {"eplb-config", NULL, "JSON", NULL, "how experts are moved", .kind = OPTION_JSON, PARALLEL,

@@ -125,6 +125,28 @@ static fathom_err check_plain(const struct option_walk *w)
     return FATHOM_OK;
 }
 
+/* The ways to cut a model that do not go together. */
+static fathom_err check_cuts(struct option_walk *w)
+{
+    const struct settings *s = w->settings;
+    const bool has_tp = s->tensor_parallel_size > 1, has_dp = s->data_parallel_size > 1;
+    const char *why = NULL;
+    char line[192];
+    if (has_dp && has_tp)
+        why = "a model is cut one way, and --tensor-parallel-size is given: leave one of them out";
+    else if (has_dp && !s->enable_expert_parallel)
+        why = "experts are whole on a rank of it: give --enable-expert-parallel too";
+    if (why) {
+        (void)snprintf(line, sizeof line, "--data-parallel-size %lld is refused: %s",
+                       (long long)s->data_parallel_size, why);
+        TRY(option_refuse(w, line));
+    }
+    if (!has_tp || !s->enable_expert_parallel) return FATHOM_OK;
+    return option_refuse(w, "--enable-expert-parallel is refused: ranks of --tensor-parallel-size "
+                            "have a part of every expert: leave it out, or give "
+                            "--data-parallel-size instead");
+}
+
 /* Ranks that cannot be had are refused before anything is opened. */
 static fathom_err check_ranks(struct option_walk *w)
 {
@@ -134,13 +156,24 @@ static fathom_err check_ranks(struct option_walk *w)
              "--tensor-parallel-size %lld is out of range, needed is 1 to %d",
              (long long)s->tensor_parallel_size, PARALLEL_RANKS_MAX);
     }
+    if (s->data_parallel_size > PARALLEL_RANKS_MAX) {
+        FAIL(w->diag, FATHOM_EINVAL, "--data-parallel-size %lld is out of range, needed is 1 to %d",
+             (long long)s->data_parallel_size, PARALLEL_RANKS_MAX);
+    }
+    if (s->data_parallel_size_local > 0 && s->data_parallel_size_local != s->data_parallel_size) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--data-parallel-size-local %lld of --data-parallel-size %lld: all of these ranks run "
+             "on this host: leave the flag out, or give %lld",
+             (long long)s->data_parallel_size_local, (long long)s->data_parallel_size,
+             (long long)s->data_parallel_size);
+    }
     if (s->rank_slice >= s->tensor_parallel_size) {
         FAIL(w->diag, FATHOM_EINVAL,
              "--rank-slice %lld of --tensor-parallel-size %lld: needed is a rank below the number "
              "of ranks",
              (long long)s->rank_slice, (long long)s->tensor_parallel_size);
     }
-    return FATHOM_OK;
+    return check_cuts(w);
 }
 
 static fathom_err check_hosts(struct option_walk *w)

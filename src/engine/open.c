@@ -128,7 +128,7 @@ static void write_numerics(char out[NUMERICS_BYTES], const struct engine_setting
                            const struct step_runner *runner)
 {
     char ranks[32] = "";
-    const uint32_t n_rank = s->place.parallel.is_slice ? 1 : parallel_n_rank(&s->place.parallel);
+    const uint32_t n_rank = s->place.parallel.is_slice ? 1 : s->place.parallel.tp.size;
     if (n_rank > 1) snprintf(ranks, sizeof ranks, ", %u parts in f32", n_rank);
     snprintf(out, NUMERICS_BYTES, "%s, %s, act %d%s%s", runner_backend_name(runner),
              runner_numerics(runner), (int)s->limits.act,

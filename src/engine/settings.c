@@ -25,7 +25,10 @@ static fathom_err resolve_ranks(struct engine_settings *out, const fathom_option
                                 fathom_diag *d)
 {
     struct parallel *p = &out->place.parallel;
+    const uint32_t n_lane = o->data_parallel ? o->data_parallel : 1;
     p->tp.size = o->world ? o->world : 1;
+    p->dp = (struct axis){.rank = 0, .size = n_lane};
+    p->experts_whole = n_lane > 1;
     p->tp.rank = o->rank;
     p->is_slice = o->rank_slice;
     if (!o->rank_slice && p->tp.rank != 0) {
@@ -35,6 +38,28 @@ static fathom_err resolve_ranks(struct engine_settings *out, const fathom_option
     if (!o->rank_slice && p->tp.size > PARALLEL_RANKS_MAX) {
         FAIL(d, FATHOM_EINVAL, "--tensor-parallel-size %u is out of range, needed is 1 to %d",
              p->tp.size, PARALLEL_RANKS_MAX);
+    }
+    if (n_lane > PARALLEL_RANKS_MAX) {
+        FAIL(d, FATHOM_EINVAL, "--data-parallel-size %u is out of range, needed is 1 to %d", n_lane,
+             PARALLEL_RANKS_MAX);
+    }
+    if (n_lane > 1 && (p->tp.size > 1 || o->rank_slice)) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--data-parallel-size %u and --tensor-parallel-size %u: a model is cut one way: give "
+             "one of them",
+             n_lane, p->tp.size);
+    }
+    if (n_lane > 1 && !o->expert_parallel) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--data-parallel-size %u: experts are whole on a rank of it: give "
+             "--enable-expert-parallel too",
+             n_lane);
+    }
+    if (n_lane == 1 && o->expert_parallel && p->tp.size > 1) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--enable-expert-parallel: ranks of --tensor-parallel-size have a part of every "
+             "expert: leave it out, or give --data-parallel-size %u instead",
+             p->tp.size);
     }
     if (o->rank_slice && (p->tp.size < 2 || p->tp.rank >= p->tp.size)) {
         FAIL(d, FATHOM_EINVAL,
@@ -103,8 +128,8 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
     for (uint32_t i = 0; i < n_rank; i++) out->devices[i] = (int)i;
     if (out->backend == FATHOM_BACKEND_CUDA && n_gpu > 0 && n_rank > (uint32_t)n_gpu) {
         FAIL(d, FATHOM_EINVAL,
-             "--tensor-parallel-size %u needs a GPU for each rank, and this machine has %d: give "
-             "%d at most",
+             "%s %u needs a GPU for each rank, and this machine has %d: give %d at most",
+             out->place.parallel.dp.size > 1 ? "--data-parallel-size" : "--tensor-parallel-size",
              n_rank, n_gpu, n_gpu);
     }
     if (o->n_device == 0) return FATHOM_OK;
@@ -142,6 +167,12 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
     const fathom_hosts *h = o->hosts;
     if (!h) return FATHOM_OK;
     const uint32_t n_rank = out->place.parallel.tp.size;
+    if (out->place.parallel.dp.size > 1) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--nnodes %u: ranks of --data-parallel-size run on one host: give "
+             "--tensor-parallel-size, or a server for each host behind fathom router",
+             h->n_node);
+    }
     if (out->place.parallel.is_slice || n_rank % h->n_node != 0) {
         FAIL(d, FATHOM_EINVAL,
              "--nnodes %u does not divide --tensor-parallel-size %u: each host has as many ranks "

@@ -93,6 +93,7 @@ struct job {
     uint32_t tenant; /* whose it is: fathom_request */
     uint64_t start_us;
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* of the header X-Request-Id; "": none */
+    int32_t lane;                                /* of the header X-data-parallel-rank; -1: none */
     int crash_entry;                             /* where a crash report finds its id */
 
     pthread_mutex_t lock;
@@ -179,6 +180,7 @@ struct job_setup {
     enum api_kind api;
     uint32_t tenant;        /* the API key that it came with, by its number */
     const char *request_id; /* the client's, copied; "": none */
+    int32_t lane;           /* of the engine, where the client wants it; -1: anywhere */
     bool gzip;              /* the body is packed */
     struct stream_pass pass;
     struct job_client client;

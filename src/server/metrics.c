@@ -177,6 +177,28 @@ static void write_labelled(struct scrape *s, const char *name, const char *label
     }
 }
 
+/* Of each lane, which is a data-parallel rank. */
+static void write_lanes(struct scrape *s, const fathom_stats *t)
+{
+    static const struct {
+        const char *name, *help;
+    } families[] = {{"fathom_lane_running", "Requests that run on a data-parallel rank."},
+                    {"fathom_lane_waiting", "Requests that wait for it."},
+                    {"fathom_lane_pages_free", "Pages of its cache that can be taken."},
+                    {"fathom_lane_backlog_tokens", "Prompt tokens that it has not computed yet."}};
+    for (size_t k = 0; k < sizeof families / sizeof *families && t->n_lane > 1; k++) {
+        prometheus_family(s->b, families[k].name, PROMETHEUS_GAUGE, families[k].help);
+        for (uint32_t i = 0; i < t->n_lane; i++) {
+            const fathom_lane_stats *l = &t->lanes[i];
+            const uint64_t values[] = {l->n_running, l->n_waiting, l->n_page_free,
+                                       l->n_backlog_token};
+            char lane[12];
+            (void)snprintf(lane, sizeof lane, "%u", i);
+            write_labelled(s, families[k].name, "dp_rank", lane, values[k]);
+        }
+    }
+}
+
 static void write_ranks(struct scrape *s, const fathom_stats *t)
 {
     const char *const names[] = {"fathom_rank_waits_total", "fathom_rank_wait_seconds_total"};
@@ -432,6 +454,7 @@ static void write_engine(struct scrape *s, const struct metrics_view *v)
                 "Of it, waiting for the device; the rest is the host's own work.",
                 (double)t->wait_us / 1e6);
     write_ranks(s, t);
+    write_lanes(s, t);
     prometheus_family(s->b, "fathom_pages", PROMETHEUS_GAUGE, "Pages of the cache by state.");
     write_labelled(s, "fathom_pages", "state", "free", t->n_page_free - t->n_page_cached);
     write_labelled(s, "fathom_pages", "state", "cached", t->n_page_cached);

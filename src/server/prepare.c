@@ -542,6 +542,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
         transfer->lends = !transfer->takes;
     }
     bool takes = transfer->takes;
+    const int32_t lane = job->lane >= 0 ? job->lane : job->request.data_parallel_rank;
     fathom_request r = {.prompt = prompt->ids,
                         .n_prompt = (uint32_t)prompt->n,
                         .output = job->request.resume,
@@ -554,6 +555,8 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .pages.needed = job->jobs->served->o.fail_lost_pages,
                         .pages.host = takes ? transfer->host : NULL,
                         .pages.port = transfer->port,
+                        .has_lane = lane >= 0,
+                        .lane = lane >= 0 ? (uint32_t)lane : 0,
                         .tenant = job->tenant,
                         .user = choice};
     ASSERT(job->request.n > 0); /* this is one of them */

@@ -1,4 +1,5 @@
-/* test_bits [cases] [seed] [ranks] [cpu|cuda] - how a request is run does not show in its answer
+/* test_bits [cases] [seed] [ranks, or dpN] [cpu|cuda] - how a request is run does not show in what
+ * it is answered
  *
  * Tokens and log-probabilities are the same bits as of the request run alone: by one thread, in one
  * chunk, with nothing cached and no drafts.
@@ -43,6 +44,7 @@ enum {
 static uint64_t n_case_wanted = 2000;
 static uint64_t seed = 1;
 static uint32_t n_rank = 1;
+static bool is_dp; /* each rank has requests of its own */
 static enum fathom_backend backend = FATHOM_BACKEND_CPU;
 static uint64_t rng;
 static struct small_model model;
@@ -213,7 +215,8 @@ static fathom_engine *open_run(const struct run *r)
     fathom_engine *e = NULL;
     fathom_diag d = {{0}};
     fathom_options o = r->o;
-    o.world = n_rank;
+    *(is_dp ? &o.data_parallel : &o.world) = n_rank;
+    o.expert_parallel = is_dp;
     uint32_t n_page = r->n_page ? r->n_page : o.max_num_seqs * N_PAGE_FULL;
     o.kv_cache_bytes = n_page * small_model_page_bytes(o.kv, o.n_draft > 0);
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
@@ -509,7 +512,8 @@ int main(int argc, char **argv)
 {
     if (argc > 1) n_case_wanted = strtoull(argv[1], NULL, 10);
     if (argc > 2) seed = strtoull(argv[2], NULL, 10);
-    if (argc > 3) n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
+    is_dp = argc > 3 && strncmp(argv[3], "dp", 2) == 0;
+    if (argc > 3) n_rank = (uint32_t)strtoul(argv[3] + (is_dp ? 2 : 0), NULL, 10);
     if (argc > 4 && strcmp(argv[4], "cuda") == 0) backend = FATHOM_BACKEND_CUDA;
     print_message("test_bits %" PRIu64 " %" PRIu64 " %u\n", n_case_wanted, seed, n_rank);
     const struct CMUnitTest tests[] = {

@@ -30,6 +30,8 @@ static fathom_stats stats = {.n_running = 3,
                              .n_prefix_hit_token = 128,
                              .busy_us = 2500000,
                              .wait_us = 1500000,
+                             .n_lane = 2,
+                             .lanes = {{3, 1, 10, 4, 700}, {2, 0, 15, 1, 0}},
                              .n_rank_wait = 2,
                              .rank_waits = {{.n = 6, .us = 500000}, {.n = 8, .us = 250000}}};
 
@@ -94,6 +96,11 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "fathom_steps_ahead_total", "", 5);
     assert_sample(&b, "fathom_step_busy_seconds_total", "", 2.5);
     assert_sample(&b, "fathom_step_wait_seconds_total", "", 1.5);
+    assert_sample(&b, "fathom_lane_running", "dp_rank=\"0\"", 3);
+    assert_sample(&b, "fathom_lane_running", "dp_rank=\"1\"", 2);
+    assert_sample(&b, "fathom_lane_waiting", "dp_rank=\"0\"", 1);
+    assert_sample(&b, "fathom_lane_pages_free", "dp_rank=\"1\"", 15);
+    assert_sample(&b, "fathom_lane_backlog_tokens", "dp_rank=\"0\"", 700);
     assert_sample(&b, "fathom_rank_waits_total", "rank=\"0\"", 6);
     assert_sample(&b, "fathom_rank_waits_total", "rank=\"1\"", 8);
     assert_sample(&b, "fathom_rank_wait_seconds_total", "rank=\"0\"", 0.5);

@@ -372,6 +372,15 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.notes.len, 0);
     assert_refused(&r, "-tp 65", "--tensor-parallel-size 65 is out of range, needed is 1 to 64");
+    assert_refused(&r, "-dp 65 --enable-expert-parallel",
+                   "--data-parallel-size 65 is out of range");
+    assert_refused(&r, "-dp 2", "give --enable-expert-parallel too");
+    assert_refused(&r, "-dp 2 -tp 2 --enable-expert-parallel", "a model is cut one way");
+    assert_refused(&r, "-dp 2 -dpl 1 --enable-expert-parallel", "all of these ranks run on this");
+    assert_refused(&r, "-dp 2 -dpe --enable-expert-parallel", "threads of one process");
+    parse(&r, COMMAND_SERVE, "-dp 2 -dpl 2 --enable-expert-parallel");
+    assert_int_equal(r.s.data_parallel_size, 2);
+    assert_true(r.s.enable_expert_parallel);
     assert_refused(&r, "-tp 8 --rank-slice 8", "--rank-slice 8 of --tensor-parallel-size 8");
     parse(&r, COMMAND_SERVE, "--devices 2,0,11");
     assert_int_equal(r.err, FATHOM_OK);
@@ -424,7 +433,7 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
                    "--kv-transfer-config {\"kv_role\":\"kv_both\","
                    "\"kv_connector_extra_config\":{\"backends\":\"UCX\"}}",
                    "list of names");
-    assert_refused(&r, "--enable-expert-parallel", "is refused");
+    assert_refused(&r, "-tp 2 --enable-expert-parallel", "--enable-expert-parallel is refused");
     forget(&r);
 }
 

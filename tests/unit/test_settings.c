@@ -256,6 +256,13 @@ static void a_slice_is_one_rank_of_many(void **state)
     assert_int_equal(s.place.parallel.tp.size, 8);
     assert_int_equal(s.n_vocab_used, 512);
     expect(&(fathom_options){.world = 65}, FATHOM_EINVAL, "1 to 64");
+    expect(&(fathom_options){.data_parallel = 65, .expert_parallel = true}, FATHOM_EINVAL,
+           "--data-parallel-size 65");
+    expect(&(fathom_options){.data_parallel = 2}, FATHOM_EUNSUPPORTED, "--enable-expert-parallel");
+    expect(&(fathom_options){.data_parallel = 2, .world = 2, .expert_parallel = true},
+           FATHOM_EUNSUPPORTED, "cut one way");
+    expect(&(fathom_options){.world = 2, .expert_parallel = true}, FATHOM_EUNSUPPORTED,
+           "part of every expert");
     expect(&(fathom_options){.world = 8, .rank = 8, .rank_slice = true}, FATHOM_EINVAL,
            "--rank-slice 8 of --tensor-parallel-size 8");
     expect(&(fathom_options){.world = 1, .rank_slice = true}, FATHOM_EINVAL, "2 ranks or more");

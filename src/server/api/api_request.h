@@ -129,6 +129,7 @@ struct api_request {
     uint32_t n;      /* choices of each prompt; 0: the prompt is only counted */
     uint32_t n_told; /* of them, the likeliest so many are told; n: all */
     int32_t priority;
+    int32_t data_parallel_rank; /* where it is computed; -1: not given */
     uint32_t best_of;
     int64_t max_tokens;
     bool include_stop;

@@ -260,6 +260,7 @@ static const struct field fields[] = {
     {"stream_options", BOTH, field_stream_options, 0, 0, 0, false, NULL},
     {"n", BOTH, field_count, AT(n), 1, LIMIT_CHOICES, false, NULL},
     {"priority", BOTH, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
+    {"data_parallel_rank", BOTH, field_int, AT(data_parallel_rank), 0, INT32_MAX, false, NULL},
     {"best_of", COMPLETION, field_count, AT(best_of), 1, LIMIT_CHOICES, false, NULL},
     {"max_tokens", CHAT, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
     {"max_completion_tokens", CHAT, field_max_tokens, 0, 1, INT32_MAX, false, NULL},

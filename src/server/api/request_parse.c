@@ -16,6 +16,7 @@ static void set_defaults(struct api_request *r, enum api_kind api)
     r->api = api;
     r->n = api_answers(api) ? 1 : 0;
     r->max_tokens = -1;
+    r->data_parallel_rank = -1;
     r->skip_special_tokens = true;
     r->add_special_tokens = true;
     r->add_generation_prompt = true;

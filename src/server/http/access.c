@@ -143,6 +143,17 @@ void access_copy_path(char *out, size_t bytes, const char *path)
     out[to] = '\0';
 }
 
+int32_t access_lane(const char *given)
+{
+    int64_t n = 0;
+    if (!given || !*given) return -1;
+    for (const char *c = given; *c; c++) {
+        if (*c < '0' || *c > '9' || c - given > 8) return -1;
+        n = n * 10 + (*c - '0');
+    }
+    return (int32_t)n;
+}
+
 void access_request_id(char out[REQUEST_ID_BYTES], const char *given)
 {
     size_t n = given ? strlen(given) : 0;

@@ -59,6 +59,10 @@ void access_copy_path(char *out, size_t bytes, const char *path);
 
 enum { REQUEST_ID_BYTES = 129 };
 
+/* access_lane - the number in a header X-data-parallel-rank; -1 for none, and for what is no
+ * number, which vLLM passes over too */
+int32_t access_lane(const char *given);
+
 /* access_request_id - the client's X-Request-Id if it is 1 to 128 printable characters of ASCII
  * without quotes, else "" */
 void access_request_id(char out[REQUEST_ID_BYTES], const char *given);

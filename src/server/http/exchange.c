@@ -55,6 +55,7 @@ struct exchange {
     bool streams;
     char id[ANSWER_ID_BYTES];          /* of the answer; "": none */
     char request_id[REQUEST_ID_BYTES]; /* the client's; "": the answer's is told instead */
+    int32_t lane;                      /* that it asks for; -1: none */
     int status;
     uint64_t start_us;
 };
@@ -260,6 +261,7 @@ static void start_job(struct exchange *x)
     const struct job_setup setup = {.api = (enum api_kind)x->route->api,
                                     .tenant = x->tenant,
                                     .request_id = x->request_id,
+                                    .lane = x->lane,
                                     .gzip = x->gzip,
                                     .pass = x->pass,
                                     .client = {&client_ops, x}};
@@ -399,6 +401,7 @@ static fathom_err keep_head(struct exchange *x, const struct head *h)
     (void)snprintf(x->method, sizeof x->method, "%s", h->method);
     access_copy_path(x->path, sizeof x->path, h->path);
     access_request_id(x->request_id, head_find(h, "X-Request-Id"));
+    x->lane = access_lane(head_find(h, "X-data-parallel-rank"));
     (void)snprintf(x->query, sizeof x->query, "%s", h->query);
     (void)stream_pass_read(&x->pass, head_find(h, STREAM_PASS_HEADER), &x->o->pool_secret,
                            is_near(x->connection));
