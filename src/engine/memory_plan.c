@@ -286,6 +286,7 @@ static fathom_err check_weights(const struct engine_settings *s, const struct mo
     const struct weight_use use = {
         .backend_name = s->backend == FATHOM_BACKEND_CUDA ? "cuda" : "cpu",
         .takes = s->backend == FATHOM_BACKEND_CUDA ? backend_cuda_takes : NULL,
+        .stacks_experts = s->backend == FATHOM_BACKEND_CUDA,
         .fp8_inputs = s->limits.act == ACT_FP8,
         .quantization = s->quantization,
         .parallel = s->place.parallel,

@@ -173,15 +173,17 @@ size_t weights_count_forms(struct weight_form_count out[WEIGHT_FORMS_MAX],
 struct weight_use {
     const char *backend_name;                   /* for messages */
     bool (*takes)(const struct weight_form *f); /* of the backend; NULL: all forms */
-    bool fp8_inputs;                            /* ACT_FP8 */
-    const char *quantization;                   /* a method that the user has named, or NULL */
+    bool stacks_experts;      /* gate and up of a layer's experts must be of one form, and down */
+    bool fp8_inputs;          /* ACT_FP8 */
+    const char *quantization; /* a method that the user has named, or NULL */
     struct parallel parallel;
 };
 
 /* weights_check_served - whether the matrices can be computed with, before any is loaded
  *
  *   c  NULL: they are made up, as the config says
- * Errors  EUNSUPPORTED  a form that the backend lacks: names the tensor, the form, what to do
+ * Errors  EUNSUPPORTED  a form that the backend lacks, or two in a layer's experts where it stacks
+ *                       them: names the tensor, the form, what to do
  *         EINVAL        another method than `quantization`; ranks that cut a group of inputs
  *         What is missing or unsound is left to weights_bind. */
 fathom_err weights_check_served(const struct checkpoint *c, const struct model_config *config,

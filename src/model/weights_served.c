@@ -76,13 +76,42 @@ size_t weights_count_forms(struct weight_form_count out[WEIGHT_FORMS_MAX],
 
 /* ---- what is asked for ----------------------------------------------------------------------- */
 
+/* The form of a layer's experts: of gate and up, of down. */
+struct expert_form {
+    bool is_known;
+    uint32_t layer;
+    struct weight_form form;
+    char name[WEIGHT_NAME_BYTES]; /* of the first matrix */
+};
+
 struct served {
     const struct checkpoint *c;
     const struct model_config *config;
     const struct weight_use *use;
     const char *format; /* of the first matrix that is not plain */
+    struct expert_form experts[2];
     fathom_diag *d;
 };
+
+/* Where experts of a layer are stacks, gates and ups are one and downs another. */
+static fathom_err check_experts(struct served *s, const struct weight_need *need,
+                                const struct weight_form *form)
+{
+    char has[WEIGHT_FORM_TEXT_BYTES], first[WEIGHT_FORM_TEXT_BYTES];
+    struct expert_form *e = &s->experts[strstr(need->name, ".down_proj.") != NULL];
+    if (!s->use->stacks_experts || !strstr(need->name, ".mlp.experts.")) return FATHOM_OK;
+    if (!e->is_known || e->layer != need->layer) {
+        *e = (struct expert_form){.is_known = true, .layer = need->layer, .form = *form};
+        memcpy(e->name, need->name, sizeof e->name);
+        return FATHOM_OK;
+    }
+    if (weight_form_equal(&e->form, form)) return FATHOM_OK;
+    FAIL(s->d, FATHOM_EUNSUPPORTED,
+         "%s is %s, %s is %s: the %s backend needs %s of a layer's experts in one form: use "
+         "--backend cpu, or a release that codes them alike",
+         need->name, weight_form_text(has, form), e->name, weight_form_text(first, &e->form),
+         s->use->backend_name, e == s->experts ? "gate and up" : "down");
+}
 
 /* Whether a form can be multiplied as it is asked for. */
 static fathom_err check_form(const struct served *s, const struct weight_need *need,
@@ -116,6 +145,7 @@ static fathom_err serve_one(void *arg, const struct weight_need *need)
     if (weights_match(&found, s->c, need, s->config, NULL)) return FATHOM_OK; /* bind says it */
     if (found.form.code != CODE_WIDE && !s->format) s->format = found.format->name;
     TRY(check_form(s, need, &found.form, found.format->name));
+    TRY(check_experts(s, need, &found.form));
     /* A layer's contents stand for all; weights_bind looks at each. */
     return need->layer == 0 ? weight_format_check_values(&found, need->n_col, s->d) : FATHOM_OK;
 }

@@ -139,6 +139,35 @@ static struct tensor_view coded_matrix(struct gen *g, int form, uint32_t n_row, 
     return v;
 }
 
+/* Gate, up and down each coded in another way. */
+static void test_mixed_forms(void **state)
+{
+    (void)state;
+    if (op_is_cuda()) skip();
+    static const enum act_type acts[] = {ACT_F32, ACT_BF16};
+    for (int i = 0; i < 2; i++) {
+        struct backend_config c;
+        struct rig ref, dev;
+        struct gen *g = gen_create(53);
+        gen_config(&c, acts[i], KV_TYPE_BF16, false);
+        rig_open_pair(&ref, &dev, &c);
+        const struct ffn_tensors t = {
+            .gate = coded_matrix(g, i, c.dense_inner, c.hidden),
+            .up = coded_matrix(g, i == 0 ? 2 : 0, c.dense_inner, c.hidden),
+            .down = gen_matrix(g, DTYPE_BF16, c.hidden, c.dense_inner, true)};
+        struct weight *wr = rig_ffn(&ref, &t), *wd = rig_ffn(&dev, &t);
+        float *x = gen_floats(g, (size_t)N * c.hidden, 1);
+        float *want = run(&ref, wr, x, N);
+        float *got = run(&dev, wd, x, N);
+        op_close("mixed forms", got, want, (size_t)N * c.hidden, op_tolerance(acts[i]));
+        op_check_rows("mixed forms", &dev, run, wd, x, N, c.hidden, c.hidden);
+        mem_free(want);
+        mem_free(got);
+        rig_close_pair(&ref, &dev);
+        gen_destroy(g);
+    }
+}
+
 static void test_int8_inputs(void **state)
 {
     (void)state;
@@ -221,8 +250,8 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type),  cmocka_unit_test(test_every_form),
-        cmocka_unit_test(test_int8_inputs), cmocka_unit_test(test_tall),
-        cmocka_unit_test(test_wrong_shape),
+        cmocka_unit_test(test_mixed_forms), cmocka_unit_test(test_int8_inputs),
+        cmocka_unit_test(test_tall),        cmocka_unit_test(test_wrong_shape),
     };
     return OP_MAIN(argc, argv, tests);
 }

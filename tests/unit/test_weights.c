@@ -717,6 +717,47 @@ static void ranks_that_cut_a_group_are_refused(void **state)
     weights_release(&w);
 }
 
+/* Where experts are stacked; a processor multiplies each by itself. */
+static void two_forms_in_experts_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        struct change change;
+        const char *message;
+    } cases[] = {
+        {{.name = "model.layers.1.mlp.experts.1.up_proj.weight", .dtype = "F16"},
+         "model.layers.1.mlp.experts.1.up_proj.weight is F16, "
+         "model.layers.1.mlp.experts.0.gate_proj.weight is BF16: the cuda backend needs gate and "
+         "up of a layer's experts in one form: use --backend cpu, or a release that codes them "
+         "alike"},
+        {{.name = "model.layers.1.mlp.experts.1.down_proj.weight", .dtype = "F32"},
+         "model.layers.1.mlp.experts.1.down_proj.weight is F32, "
+         "model.layers.1.mlp.experts.0.down_proj.weight is BF16: the cuda backend needs down of a "
+         "layer's experts in one form: use --backend cpu, or a release that codes them alike"},
+        {{.name = "model.layers.1.mlp.shared_experts.down_proj.weight", .dtype = "F32"}, NULL},
+        {{.name = "model.layers.0.mlp.up_proj.weight", .dtype = "F16"}, NULL},
+    };
+    struct model_config config;
+    small_config(&config);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct small s;
+        fathom_diag d = {{0}};
+        struct maker m = {.config = &config,
+                          .change = &cases[i].change,
+                          .linear = DTYPE_BF16,
+                          .other = DTYPE_BF16};
+        struct weight_use use = {
+            .backend_name = "cuda", .stacks_experts = true, .parallel = one_rank};
+        small_open(&s, &m);
+        const fathom_err err = weights_check_served(s.c, &config, &use, &d);
+        assert_int_equal(err, cases[i].message ? FATHOM_EUNSUPPORTED : FATHOM_OK);
+        if (cases[i].message) assert_string_equal(d.text, cases[i].message);
+        use.stacks_experts = false;
+        assert_int_equal(weights_check_served(s.c, &config, &use, &d), FATHOM_OK);
+        small_close(&s);
+    }
+}
+
 static void pilot_binds(void **state)
 {
     (void)state;
@@ -774,6 +815,7 @@ int main(void)
         cmocka_unit_test(experts_are_whole_on_their_ranks),
         cmocka_unit_test(generated_weights_ask_for_values),
         cmocka_unit_test(ranks_that_cut_a_group_are_refused),
+        cmocka_unit_test(two_forms_in_experts_are_named),
         cmocka_unit_test(pilot_binds),
     };
     log_set_level(LOG_LEVEL_ERROR);
