@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """The pilot model over HTTP: the guides' requests, the evaluation, and clients that come and go.
 
-    tests/e2e/test_pilot.py requests|refusals|tenants|evaluation|load|flood [FLAGS] path/to/fathom
+    tests/e2e/test_pilot.py CASE [FLAGS] path/to/fathom
 
 Servers get FLAGS, one word each, such as -tp=4.
 
+lanes       ranks with requests of their own: where a request goes, and what it finds there
 refusals    what the flags about the queue refuse
 tenants     whose cached prompts a key finds
 requests    the four requests of the deployment guides, streamed and not, thinking and not
@@ -340,6 +341,38 @@ class Tenants(unittest.TestCase):
                          [False, True, True, True, True])
 
 
+class Lanes(unittest.TestCase):
+    """Two ranks with requests of their own: where a request goes, and what is found there."""
+
+    def ask(self, server, lane, **fields):
+        """Status, text and tokens found of a prompt of some pages."""
+        connection = server.connect()
+        body = {"prompt": list(range(300, 500)), "max_tokens": 8, "temperature": 0, **fields}
+        headers = {"X-data-parallel-rank": lane} if lane is not None else {}
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
+        answer = connection.getresponse()
+        told = json.loads(answer.read())
+        connection.close()
+        if answer.status != 200:
+            return answer.status, told["error"]["message"], 0
+        cached = (told["usage"].get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        return 200, told["choices"][0]["text"], cached
+
+    def test_a_request_goes_where_it_says_or_where_its_pages_are(self):
+        server = Server("-dp", "2", "--enable-expert-parallel", "--enable-prompt-tokens-details")
+        _, text, _ = self.ask(server, "1")
+        self.assertEqual(self.ask(server, "1"), (200, text, 192))
+        self.assertEqual(self.ask(server, None), (200, text, 192))
+        self.assertEqual(self.ask(server, "0"), (200, text, 0))
+        self.assertEqual(self.ask(server, None, data_parallel_rank=0), (200, text, 192))
+        self.assertEqual(self.ask(server, "0", data_parallel_rank=5), (200, text, 192))
+        status, message, _ = self.ask(server, "2")
+        self.assertEqual((status, message), (400, "data_parallel_rank is 2, needed is 0 to 1"))
+        metrics = server.metrics()
+        self.assertTrue(any("fathom_lane_pages_free" in str(name) for name in metrics))
+        self.assertEqual(server.stop(), 0)
+
+
 class Flood(unittest.TestCase):
     """More streams at once than can run, and than there is room for.
 
@@ -437,7 +470,7 @@ class Flood(unittest.TestCase):
 
 if __name__ == "__main__":
     CASES = {"requests": Requests, "refusals": Refusals, "tenants": Tenants,
-             "evaluation": Evaluation, "load": Load, "flood": Flood}
+             "evaluation": Evaluation, "load": Load, "flood": Flood, "lanes": Lanes}
     if len(sys.argv) < 3 or sys.argv[1] not in CASES:
         sys.exit(__doc__)
     case = CASES[sys.argv.pop(1)]

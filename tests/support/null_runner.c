@@ -481,6 +481,148 @@ static fathom_err create_runner(struct step_runner **out, const struct model_lim
     return FATHOM_OK;
 }
 
+/* ---- several lanes ---- */
+
+struct null_lanes {
+    struct step_runner base; /* first member */
+    struct step_runner *inner[FATHOM_RANKS_MAX];
+    void *hosts[FATHOM_RANKS_MAX];
+};
+
+static struct null_lanes *lanes_of(void *runner)
+{
+    return runner;
+}
+
+static void show_blocks(struct null_lanes *n)
+{
+    for (uint32_t i = 0; i < n->base.n_lane; i++) n->hosts[i] = n->inner[i]->host;
+    n->base.host = n->hosts[0];
+}
+
+static void lanes_destroy(struct step_runner *base)
+{
+    struct null_lanes *n = lanes_of(base);
+    for (uint32_t i = 0; n && i < n->base.n_lane; i++) destroy(n->inner[i]);
+    mem_free(n);
+}
+
+static fathom_err lanes_bind(struct step_runner *base)
+{
+    for (uint32_t i = 0; i < base->n_lane; i++) (void)bind(lanes_of(base)->inner[i]);
+    return FATHOM_OK;
+}
+
+static fathom_err lanes_launch(struct step_runner *base, const struct step *step)
+{
+    for (uint32_t i = 0; i < base->n_lane; i++) {
+        ASSERT(step[i].pass == step[0].pass);
+        fathom_err err = launch(lanes_of(base)->inner[i], &step[i]);
+        if (err) return err;
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err lanes_draw(struct step_runner *base, const struct step *step)
+{
+    for (uint32_t i = 0; i < base->n_lane; i++) (void)draw(lanes_of(base)->inner[i], &step[i]);
+    return FATHOM_OK;
+}
+
+static fathom_err lanes_wait(struct step_runner *base, struct step_result *out)
+{
+    for (uint32_t i = 0; i < base->n_lane; i++) (void)wait(lanes_of(base)->inner[i], &out[i]);
+    show_blocks(lanes_of(base));
+    return FATHOM_OK;
+}
+
+static void lanes_next_block(struct step_runner *base)
+{
+    for (uint32_t i = 0; i < base->n_lane; i++) next_block(lanes_of(base)->inner[i]);
+    show_blocks(lanes_of(base));
+}
+
+static const char *lanes_fault(struct step_runner *base)
+{
+    return fault(lanes_of(base)->inner[0]);
+}
+
+static uint64_t lanes_progress(const struct step_runner *base)
+{
+    return progress(((const struct null_lanes *)base)->inner[0]);
+}
+
+static fathom_err lanes_page_out(void *runner, uint32_t page, void *to)
+{
+    const struct null_lanes *n = lanes_of(runner);
+    ASSERT(page / n->base.lane_pages < n->base.n_lane);
+    return page_out(n->inner[page / n->base.lane_pages], page % n->base.lane_pages, to);
+}
+
+static fathom_err lanes_page_in(void *runner, uint32_t page, const void *from)
+{
+    const struct null_lanes *n = lanes_of(runner);
+    ASSERT(page / n->base.lane_pages < n->base.n_lane);
+    /* a record may be on its way out of another lane */
+    for (uint32_t i = 0; i < n->base.n_lane; i++) {
+        struct null_runner *r = owned(n->inner[i]);
+        while (r->n_work > 0 && r->n_queued == 0) (void)work_off(r);
+    }
+    return page_in(n->inner[page / n->base.lane_pages], page % n->base.lane_pages, from);
+}
+
+static fathom_err lanes_sync(struct step_runner *base)
+{
+    for (uint32_t i = 0; i < base->n_lane; i++) (void)sync_device(lanes_of(base)->inner[i]);
+    return FATHOM_OK;
+}
+
+static const struct step_runner_ops lanes_ops = {
+    .destroy = lanes_destroy,
+    .bind = lanes_bind,
+    .launch = lanes_launch,
+    .draw = lanes_draw,
+    .wait = lanes_wait,
+    .next_block = lanes_next_block,
+    .fault = lanes_fault,
+    .progress = lanes_progress,
+    .page_out = lanes_page_out,
+    .page_in = lanes_page_in,
+    .sync = lanes_sync,
+    .alloc_host = alloc_host,
+    .release_host = release_host,
+};
+
+static fathom_err create_lanes(struct step_runner **out, const struct model_limits *limits,
+                               uint32_t n_vocab, const struct null_options *o)
+{
+    if (o->n_lane <= 1) return create_runner(out, limits, n_vocab, o);
+    struct null_lanes *n = mem_calloc(1, sizeof *n);
+    struct null_options of_others = {.n_page = o->n_page,
+                                     .max_flight = o->max_flight,
+                                     .n_wrong = o->n_wrong,
+                                     .prompt_form = o->prompt_form,
+                                     .skip_attention = o->skip_attention,
+                                     .n_computed = o->n_computed};
+    if (!n) return FATHOM_ENOMEM;
+    for (uint32_t i = 0; i < o->n_lane; i++) {
+        fathom_err err = create_runner(&n->inner[i], limits, n_vocab, i == 0 ? o : &of_others);
+        n->base.n_lane = i + 1;
+        if (err == FATHOM_OK) continue;
+        lanes_destroy(&n->base);
+        return err;
+    }
+    n->base.ops = &lanes_ops;
+    n->base.layout = n->inner[0]->layout;
+    n->base.max_flight = n->inner[0]->max_flight;
+    n->base.prompt_form = o->prompt_form;
+    n->base.lane_pages = o->n_page;
+    n->base.hosts = n->hosts;
+    show_blocks(n);
+    *out = &n->base;
+    return FATHOM_OK;
+}
+
 fathom_err null_engine_open(fathom_engine **out, const struct null_engine_options *o,
                             fathom_diag *d)
 {
@@ -515,7 +657,7 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
         .offload = o->offload,
     };
     struct step_runner *runner = NULL;
-    fathom_err err = create_runner(&runner, &limits, o->n_vocab, &o->runner);
+    fathom_err err = create_lanes(&runner, &limits, o->n_vocab, &o->runner);
     if (err != FATHOM_OK) return err;
     err = engine_create(out, &c, runner, NULL, d);
     if (err != FATHOM_OK) runner->ops->destroy(runner);

@@ -43,7 +43,9 @@ void null_gate_wait(struct null_gate *g);
 bool null_gate_holds(struct null_gate *g);
 
 struct null_options {
-    uint32_t n_page;
+    uint32_t n_page;        /* of a lane */
+    uint32_t n_lane;        /* 0: 1. Of several each has a null runner of its own, and the first one
+                               the gate, times, failures and counts but n_computed */
     uint32_t fail_after;    /* launches that succeed before one fails; 0: none fails */
     atomic_bool *burns;     /* if not NULL: when it is true, a launch fails */
     uint32_t step_us;       /* time that a step takes, */
