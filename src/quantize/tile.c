@@ -5,18 +5,12 @@
 
 typedef float lanes __attribute__((vector_size(32), aligned(4), may_alias));
 
-#if defined(__x86_64__)
-#define FOR_EACH_PROCESSOR __attribute__((target_clones("avx2", "default")))
-#else
-#define FOR_EACH_PROCESSOR
-#endif
-
 enum { LANES = 8 };
 
 /* Eight sums of vectors stay in registers with AVX2. */
-FOR_EACH_PROCESSOR
-void tile_add(float c[TILE_ROWS][TILE_COLS], const float *a, size_t a_k, size_t a_i, const float *b,
-              size_t b_k, size_t n)
+static inline __attribute__((always_inline)) void add(float c[TILE_ROWS][TILE_COLS], const float *a,
+                                                      size_t a_k, size_t a_i, const float *b,
+                                                      size_t b_k, size_t n)
 {
     static_assert((int)TILE_ROWS == 4 && (int)TILE_COLS == 2 * (int)LANES, "the sums below");
     lanes *to = (lanes *)c;
@@ -44,3 +38,33 @@ void tile_add(float c[TILE_ROWS][TILE_COLS], const float *a, size_t a_k, size_t 
     to[6] = s30;
     to[7] = s31;
 }
+
+#if defined(__x86_64__)
+
+/* Chosen by a look at each call, not by the loader: sanitizers do not bear that. */
+__attribute__((target("avx2"))) static void add_avx2(float c[TILE_ROWS][TILE_COLS], const float *a,
+                                                     size_t a_k, size_t a_i, const float *b,
+                                                     size_t b_k, size_t n)
+{
+    add(c, a, a_k, a_i, b, b_k, n);
+}
+
+void tile_add(float c[TILE_ROWS][TILE_COLS], const float *a, size_t a_k, size_t a_i, const float *b,
+              size_t b_k, size_t n)
+{
+    if (__builtin_cpu_supports("avx2")) {
+        add_avx2(c, a, a_k, a_i, b, b_k, n);
+    } else {
+        add(c, a, a_k, a_i, b, b_k, n);
+    }
+}
+
+#else
+
+void tile_add(float c[TILE_ROWS][TILE_COLS], const float *a, size_t a_k, size_t a_i, const float *b,
+              size_t b_k, size_t n)
+{
+    add(c, a, a_k, a_i, b, b_k, n);
+}
+
+#endif
