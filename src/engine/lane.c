@@ -122,7 +122,7 @@ void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint6
 
 void lane_rest(struct step *step, enum step_pass pass)
 {
-    *step = (struct step){.pass = pass, .watches_experts = step->watches_experts};
+    *step = (struct step){.pass = pass}; /* nothing chooses experts that could be watched */
 }
 
 void lane_write_step(const struct lane *l, const struct plan *plan, const struct step_runner *r,
