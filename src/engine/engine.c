@@ -583,6 +583,7 @@ static fathom_err plan_step(fathom_engine *e, uint64_t now_us, bool *any)
     ASSERT(e->n_flight == 0);
     *any = false;
     set_bounds(e);
+    (void)lanes_level(e->lanes, e->n_lane, e->info.max_num_seqs);
     offload_begin_step(e->offload, now_us, e->rates.token_us);
     for (uint32_t i = 0; i < e->n_lane; i++) {
         struct plan *plan = &now_of(e)->plans[i];

@@ -118,6 +118,46 @@ void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint6
     ASSERT(q->n_owed == 0);
 }
 
+/* The lane with most who wait for a place; NULL: nobody waits for one. */
+static struct lane *fullest(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs)
+{
+    struct lane *most = NULL;
+    uint32_t n_most = 0;
+    for (uint32_t i = 0; i < n_lane; i++) {
+        const struct sched *s = lanes[i].sched;
+        const uint32_t n = sched_n_waiting(s);
+        if (n <= n_most || sched_n_running(s) + sched_n_fetching(s) < max_num_seqs) continue;
+        most = &lanes[i];
+        n_most = n;
+    }
+    return most;
+}
+
+static struct sequence *first_movable(const struct lane *l)
+{
+    struct request *r = sched_first_waiting(l->sched);
+    while (r && (sequence_of(r)->has_lane || !sched_may_withdraw(r))) r = r->next;
+    return r ? sequence_of(r) : NULL;
+}
+
+uint32_t lanes_level(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs)
+{
+    uint32_t n_moved = 0;
+    for (uint32_t i = 0; i < n_lane; i++) {
+        struct lane *to = &lanes[i];
+        if (sched_n_waiting(to->sched) > 0 || n_live(to) >= max_num_seqs) continue;
+        struct lane *from = fullest(lanes, n_lane, max_num_seqs);
+        struct sequence *q = from ? first_movable(from) : NULL;
+        if (!q) continue;
+        ASSERT(from != to && q->lane == from->i);
+        sched_withdraw(from->sched, &q->request);
+        owe(from, q, 0);
+        lane_add(to, q);
+        n_moved++;
+    }
+    return n_moved;
+}
+
 /* ---- its part of a step ---- */
 
 void lane_rest(struct step *step, enum step_pass pass)

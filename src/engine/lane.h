@@ -64,6 +64,13 @@ struct lane *lane_choose(struct lane *lanes, uint32_t n_lane, struct sequence *q
 void lane_add(struct lane *l, struct sequence *q);
 void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint64_t now_us);
 
+/* lanes_level - to each lane that has a place and nobody who waits for it goes one who waits for a
+ * place on another, has had no pages there and did not name it; before each plan
+ *
+ * Returns  how many have moved.
+ * Cost     O(lanes) a lane; nothing is looked at where nobody waits. */
+uint32_t lanes_level(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs);
+
 /* ---- its part of a step ---- */
 
 /* lane_write_step - the arrays and sample rows of a plan, into the lane's block of the runner

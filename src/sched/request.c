@@ -65,6 +65,13 @@ void request_enter(struct request *r, uint64_t arrival)
     r->n_token = r->n_prompt + r->n_given;
 }
 
+void request_leave(struct request *r)
+{
+    ASSERT(r->state == REQUEST_WAITING && r->n_reached == 0);
+    r->state = REQUEST_NEW;
+    r->n_token = 0;
+}
+
 void request_fill(struct request *r, uint32_t n_page, uint64_t now_us)
 {
     ASSERT(r->state == REQUEST_FETCHING && r->n_published + n_page <= r->fetch.end);

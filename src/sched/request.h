@@ -143,6 +143,7 @@ enum request_finish request_push(struct request *r, int32_t id);
  *   n_found  tokens whose rows lie in published pages, computed without a step; fewer than n_token
  *   fetch    its first page is the one after the published pages */
 void request_enter(struct request *r, uint64_t arrival);
+void request_leave(struct request *r); /* as if it had not entered */
 void request_start_fetch(struct request *r, const struct request_fetch *fetch);
 void request_fill(struct request *r, uint32_t n_page, uint64_t now_us); /* as many more came */
 void request_stop_fetch(struct request *r);

@@ -85,6 +85,12 @@ void sched_destroy(struct sched *s); /* accepts NULL; requests are the owner's *
  * Owns   the request is the caller's and does not move until FINISHED. */
 void sched_add(struct sched *s, struct request *r);
 
+/* sched_withdraw - WAITING -> NEW: another scheduler takes it
+ *
+ * Needs  a request that has had no pages since sched_add (sched_may_withdraw). */
+bool sched_may_withdraw(const struct request *r);
+void sched_withdraw(struct sched *s, struct request *r);
+
 /* sched_end - WAITING, FETCHING or RUNNING -> FINISHED for a reason from outside (CANCEL, ERROR);
  * its pages are given back. Its entries are taken out of all plans under way, and their rows are
  * computed in vain. */

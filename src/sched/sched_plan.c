@@ -168,6 +168,19 @@ void sched_add(struct sched *s, struct request *r)
     request_list_insert(&s->waiting, r);
 }
 
+bool sched_may_withdraw(const struct request *r)
+{
+    return r->state == REQUEST_WAITING && r->n_preempted == 0 && r->fetch.start_us == 0;
+}
+
+void sched_withdraw(struct sched *s, struct request *r)
+{
+    ASSERT(sched_may_withdraw(r) && r->n_page == 0);
+    request_list_remove(&s->waiting, r);
+    s->closed = false;
+    request_leave(r);
+}
+
 static struct request_list *list_of(struct sched *s, enum request_state state)
 {
     ASSERT(state == REQUEST_WAITING || state == REQUEST_FETCHING || state == REQUEST_RUNNING);

@@ -150,6 +150,34 @@ static void a_request_goes_to_the_lane_that_it_names(void **state)
     }
 }
 
+static void who_waits_for_a_place_goes_where_one_is(void **state)
+{
+    (void)state;
+    struct sequence *named = NULL;
+    for (int i = 0; i < 7; i++) {
+        struct sequence *q = make(1 + i, 20);
+        q->has_lane = true; /* all to one lane; only the fifth has named it */
+        q->lane = 0;
+        place(q);
+        q->has_lane = i == 4;
+        if (i == 4) named = q;
+    }
+    assert_int_equal(lanes_level(all.lanes, N_LANE, MAX_SEQS), 0); /* nobody runs there yet */
+    step(&all.lanes[0]);
+    assert_int_equal(sched_n_waiting(all.lanes[0].sched), 3);
+    assert_int_equal(lanes_level(all.lanes, N_LANE, MAX_SEQS), 2);
+    assert_int_equal(all.lanes[0].n_owed_token, 20);
+    for (uint32_t i = 0; i < N_LANE; i++) {
+        assert_int_equal(sched_n_waiting(all.lanes[i].sched), 1);
+        lane_check(&all.lanes[i]);
+    }
+    assert_ptr_equal(sched_first_waiting(all.lanes[0].sched), &named->request);
+    step(&all.lanes[1]);
+    assert_int_equal(all.q[5]->lane, 1);
+    assert_int_equal(all.q[5]->request.state, REQUEST_RUNNING);
+    assert_int_equal(lanes_level(all.lanes, N_LANE, MAX_SEQS), 0); /* it stays where it said */
+}
+
 static void arrivals_are_numbered_for_all_lanes(void **state)
 {
     (void)state;
@@ -187,6 +215,7 @@ int main(void)
         CASE(pages_do_not_bring_all_requests_to_one_lane),
         CASE(far_more_load_is_weightier_than_pages),
         CASE(a_request_goes_to_the_lane_that_it_names),
+        CASE(who_waits_for_a_place_goes_where_one_is),
         CASE(arrivals_are_numbered_for_all_lanes),
         CASE(statistics_are_of_each_lane_and_of_all),
     };
