@@ -28,10 +28,12 @@ static fathom_err open_model(struct checkpoint **c, struct model_config *config,
 }
 
 /* A GPU can be planned for where there is none, if its memory is given. */
-static fathom_err find_memory(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d)
+static fathom_err check_devices(const struct engine_settings *s, fathom_diag *d)
 {
+    uint64_t bytes;
+    uint32_t rank;
     fathom_diag inner = {{0}};
-    fathom_err err = memory_available(bytes, s, &inner);
+    fathom_err err = memory_available(&bytes, &rank, s, &inner);
     if (err)
         return diag_fail(d, err, "%s. To plan without the device, add --memory 141g", inner.text);
     return FATHOM_OK;
@@ -44,10 +46,13 @@ fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, f
     TRY(open_model(&out->checkpoint, &out->config, v, d));
     engine_options(&o, v->settings, v->model);
     TRY(settings_resolve(&out->settings, &o, &out->config, d));
-    uint64_t available = (uint64_t)v->settings->memory_bytes;
-    if (available == 0) TRY(find_memory(&available, &out->settings, d));
-    return memory_plan_make(&out->plan, &out->settings, &out->config, out->checkpoint, available,
-                            d);
+    uint64_t given = (uint64_t)v->settings->memory_bytes;
+    if (given > 0) {
+        return memory_plan_make(&out->plan, &out->settings, &out->config, out->checkpoint, given,
+                                d);
+    }
+    TRY(check_devices(&out->settings, d));
+    return memory_plan_make_here(&out->plan, &out->settings, &out->config, out->checkpoint, d);
 }
 
 void model_plan_each_form(const struct model_plan *p, model_plan_form *visit, void *arg)

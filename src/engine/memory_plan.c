@@ -241,10 +241,12 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
     return refuse_share(p, s, need, d);
 }
 
-fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d)
+fathom_err memory_available(uint64_t *bytes, uint32_t *rank, const struct engine_settings *s,
+                            fathom_diag *d)
 {
     const uint32_t n_rank = settings_n_rank(s);
     uint64_t total;
+    *rank = 0;
     if (s->backend != FATHOM_BACKEND_CUDA) {
         os_memory_bytes(&total, bytes);
         *bytes /= n_rank;
@@ -253,7 +255,9 @@ fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fa
     for (uint32_t i = 0; i < n_rank; i++) {
         struct cuda_device_info device;
         TRY(backend_cuda_query(&device, n_rank > 1 ? s->devices[i] : s->place.device, d));
-        if (i == 0 || device.memory_free_bytes < *bytes) *bytes = device.memory_free_bytes;
+        if (i > 0 && device.memory_free_bytes >= *bytes) continue;
+        *bytes = device.memory_free_bytes;
+        *rank = i;
     }
     return FATHOM_OK;
 }
@@ -317,4 +321,24 @@ fathom_err memory_plan_make(struct memory_plan *out, const struct engine_setting
     check_sums(out, s);
     if (out->n_page < out->request_pages) return refuse(out, s, d);
     return s->kv_cache_bytes ? check_given(out, s, d) : FATHOM_OK;
+}
+
+fathom_err memory_plan_make_here(struct memory_plan *out, const struct engine_settings *s,
+                                 const struct model_config *config, const struct checkpoint *c,
+                                 fathom_diag *d)
+{
+    uint64_t available;
+    uint32_t rank;
+    memset(out, 0, sizeof *out);
+    TRY(memory_available(&available, &rank, s, d));
+    if (is_host(s) || settings_n_rank(s) == 1) {
+        return memory_plan_make(out, s, config, c, available, d);
+    }
+    fathom_diag inner = {{0}};
+    fathom_err err = memory_plan_make(out, s, config, c, available, &inner);
+    if (err == FATHOM_ENOMEM) {
+        FAIL(d, err, "rank %u, on GPU %d, has least memory free: %s", rank, s->devices[rank],
+             inner.text);
+    }
+    return err ? diag_fail(d, err, "%s", inner.text) : FATHOM_OK;
 }

@@ -69,8 +69,11 @@ struct memory_plan {
 
 /* memory_available - memory that is free now for a rank: on the GPU that has least, or its share of
  * the machine's
+ *
+ *   rank  set to the first whose GPU has least; 0 on a CPU
  * Errors  those of backend_cuda_query. */
-fathom_err memory_available(uint64_t *bytes, const struct engine_settings *s, fathom_diag *d);
+fathom_err memory_available(uint64_t *bytes, uint32_t *rank, const struct engine_settings *s,
+                            fathom_diag *d);
 
 /* memory_check_host - whether the machine has the memory tier's share free, where that is not in
  * total_bytes; ENOMEM names the flag */
@@ -88,5 +91,12 @@ fathom_err memory_check_host(const struct memory_plan *p, const struct engine_se
 fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,
                             const struct model_config *config, const struct checkpoint *c,
                             uint64_t available_bytes, fathom_diag *d);
+
+/* memory_plan_make_here - the same with the memory that is free now
+ * Errors  those of memory_available and memory_plan_make; of several GPUs ENOMEM names the rank and
+ *         the GPU that have least. */
+fathom_err memory_plan_make_here(struct memory_plan *out, const struct engine_settings *s,
+                                 const struct model_config *config, const struct checkpoint *c,
+                                 fathom_diag *d);
 
 #endif

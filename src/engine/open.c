@@ -239,7 +239,6 @@ static void close_opening(struct opening *p)
 
 static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *d)
 {
-    uint64_t available;
     struct engine_settings *s = &p->settings;
     TRY(open_checkpoint(&p->checkpoint, o, d));
     TRY(model_config_load(&p->config, p->checkpoint, d));
@@ -247,8 +246,7 @@ static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *
     TRY(settings_resolve(s, o, &p->config, d));
     TRY(check_draft_layer(s, p->checkpoint, &p->config, d));
     log_weights(o, s, &p->config);
-    TRY(memory_available(&available, s, d));
-    TRY(memory_plan_make(&p->plan, s, &p->config, p->checkpoint, available, d));
+    TRY(memory_plan_make_here(&p->plan, s, &p->config, p->checkpoint, d));
     TRY(memory_check_host(&p->plan, s, d));
     s->loading.load_bytes = p->plan.weights_bytes;
     if (s->hosts) {

@@ -66,9 +66,7 @@ static fathom_err check_memory(const struct engine_settings *s, const struct mod
                                const struct checkpoint *c, fathom_diag *d)
 {
     struct memory_plan plan;
-    uint64_t available;
-    TRY(memory_available(&available, s, d));
-    return memory_plan_make(&plan, s, config, c, available, d);
+    return memory_plan_make_here(&plan, s, config, c, d);
 }
 
 /* ---- a rank ---------------------------------------------------------------------------------- */

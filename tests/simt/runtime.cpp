@@ -70,6 +70,9 @@ struct allocation {
 };
 
 size_t memory_bytes = MEMORY_BYTES;
+const char *odd_name; /* of odd_device, whose memory is odd_bytes where that is not 0 */
+size_t odd_bytes;
+int odd_device = -1;
 int capability[2] = {8, 9};
 int n_device = 1;
 bool is_barred[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX]; /* peer access cannot be had */
@@ -334,6 +337,13 @@ void simt_set_memory(size_t n_bytes)
     memory_bytes = n_bytes ? n_bytes : MEMORY_BYTES;
 }
 
+void simt_set_odd(int device, const char *name, size_t n_bytes)
+{
+    odd_device = device;
+    odd_name = name;
+    odd_bytes = n_bytes;
+}
+
 void simt_get_usage(struct simt_usage *out)
 {
     *out = {allocations.size(), pinned.size(), streams.size(), n_event, n_graph, n_replay};
@@ -421,7 +431,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *out, int device)
 {
     if (device < 0 || device >= n_device) return cudaErrorInvalidValue;
     *out = {};
-    (void)snprintf(out->name, sizeof out->name, "simulated");
+    (void)snprintf(out->name, sizeof out->name, "%s",
+                   device == odd_device ? odd_name : "simulated");
     out->major = capability[0];
     out->minor = capability[1];
     out->multiProcessorCount = 1; /* so that one resident block walks over all tiles */
@@ -455,6 +466,11 @@ const char *cudaGetErrorString(cudaError_t e)
 
 /* ---- memory ------------------------------------------------------------------------------- */
 
+static size_t bytes_of_device(int device)
+{
+    return device == odd_device && odd_bytes ? odd_bytes : memory_bytes;
+}
+
 cudaError_t cudaMalloc(void **out, size_t n)
 {
     guard hold(lock);
@@ -462,7 +478,8 @@ cudaError_t cudaMalloc(void **out, size_t n)
     *out = NULL;
     if (broken[device]) return broken[device];
     if (fails(SIMT_MALLOC)) return cudaErrorMemoryAllocation;
-    if (n_allocated[device] > memory_bytes || n > memory_bytes - n_allocated[device]) {
+    const size_t total = bytes_of_device(device);
+    if (n_allocated[device] > total || n > total - n_allocated[device]) {
         return cudaErrorMemoryAllocation;
     }
     if (posix_memalign(out, 256, n) != 0) return cudaErrorMemoryAllocation;
@@ -508,8 +525,8 @@ cudaError_t cudaFreeHost(void *p)
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *n_total)
 {
     const size_t used = n_allocated[current_device()];
-    *n_total = memory_bytes;
-    *n_free = memory_bytes > used ? memory_bytes - used : 0;
+    *n_total = bytes_of_device(current_device());
+    *n_free = *n_total > used ? *n_total - used : 0;
     return broken[current_device()];
 }
 

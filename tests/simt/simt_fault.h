@@ -36,6 +36,10 @@ enum { SIMT_DEVICES_MAX = 8 };
 void simt_set_devices(int n);
 void simt_set_peer_access(int from, int to, bool can);
 
+/* simt_set_odd - one device has a name and memory of its own; -1: none has. 0 bytes: as much as the
+ * others. */
+void simt_set_odd(int device, const char *name, size_t n_bytes);
+
 /* simt_set_seed - of everything that is left to chance from now on */
 void simt_set_seed(uint64_t seed);
 

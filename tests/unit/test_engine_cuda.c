@@ -362,6 +362,45 @@ static void a_device_too_small_is_refused_before_it_is_used(void **state)
     expect_nothing_left("a device too small");
 }
 
+/* One line each, which names rank, pair or flag; nothing is loaded. */
+static void gpus_that_ranks_cannot_have_are_named(void **state)
+{
+    (void)state;
+    static const struct {
+        int n_gpu, odd;
+        const char *name;
+        size_t odd_bytes;
+        bool is_barred;
+        fathom_err err;
+        const char *part;
+    } cases[] = {
+        {1, -1, NULL, 0, false, FATHOM_EINVAL,
+         "--tensor-parallel-size 2 needs a GPU for each rank, and this machine has 1"},
+        {2, 1, "simulated", 1 << 20, false, FATHOM_ENOMEM,
+         "rank 1, on GPU 1, has least memory free: "},
+        {2, 1, "another", 0, false, FATHOM_EDEVICE,
+         "device 0 of rank 0 is \"simulated\", device 1 of rank 1 \"another\""},
+        {2, -1, NULL, 0, true, FATHOM_EDEVICE,
+         "device 1 of rank 1 cannot reach the memory of device 0 of rank 0"},
+    };
+    fathom_options o = options_of(false);
+    o.world = 2;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        fathom_engine *e = NULL;
+        fathom_diag d = {{0}};
+        simt_set_devices(cases[i].n_gpu);
+        simt_set_odd(cases[i].odd, cases[i].name, cases[i].odd_bytes);
+        if (cases[i].is_barred) simt_set_peer_access(1, 0, false);
+        assert_int_equal(fathom_open(&e, &o, &d), cases[i].err);
+        if (!strstr(d.text, cases[i].part)) fail_msg("%s, needed: %s", d.text, cases[i].part);
+        assert_null(strchr(d.text, '\n'));
+        assert_null(e);
+        expect_nothing_left(cases[i].part);
+    }
+    simt_set_odd(-1, NULL, 0);
+    simt_set_devices(1);
+}
+
 static void a_gpu_without_kernels_is_refused_and_not_chosen(void **state)
 {
     (void)state;
@@ -498,6 +537,7 @@ int main(void)
         cmocka_unit_test(two_ranks_give_the_same_bits),
         cmocka_unit_test(a_device_is_chosen_by_its_index),
         cmocka_unit_test(a_device_too_small_is_refused_before_it_is_used),
+        cmocka_unit_test(gpus_that_ranks_cannot_have_are_named),
         cmocka_unit_test(a_gpu_without_kernels_is_refused_and_not_chosen),
         cmocka_unit_test(each_failing_call_while_opening_is_clean),
         cmocka_unit_test(a_failing_call_ends_the_engine_and_answers_all),

@@ -32,7 +32,9 @@ static fathom_err check_pair(const struct cuda_backend *from, const struct cuda_
              from->device, from->peers.rank, to->device, to->peers.rank);
     }
     if (strcmp(from->properties.name, to->properties.name) != 0) {
-        FAIL(d, FATHOM_EDEVICE, "device %d of rank %u is a %s, device %d of rank %u a %s",
+        FAIL(d, FATHOM_EDEVICE,
+             "device %d of rank %u is \"%s\", device %d of rank %u \"%s\": ranks need GPUs of one "
+             "kind",
              from->device, from->peers.rank, from->properties.name, to->device, to->peers.rank,
              to->properties.name);
     }
