@@ -236,6 +236,28 @@ static struct tensor_view gen_int8(struct gen *g, uint32_t n_row, uint32_t n_col
                                     g->form.block_col ? g->form.block_col : TENSOR_SCALE_WHOLE};
 }
 
+/* A scale a row, or one for all. */
+static struct tensor_view gen_e4m3_rows(struct gen *g, uint32_t n_row, uint32_t n_col)
+{
+    const uint32_t stride = n_col + 24, n_scale = g->form.block_row ? n_row : 1;
+    uint8_t *data = gen_alloc(g, (size_t)n_row * stride);
+    float *scale = gen_alloc(g, n_scale * sizeof *scale);
+    for (size_t i = 0; i < (size_t)n_row * stride; i++)
+        data[i] = e4m3_from_f32(gen_normal(g) * 112);
+    for (uint32_t i = 0; i < n_scale; i++)
+        scale[i] = 4.0f / 448 / sqrtf((float)n_col) * expf(0.5f * gen_normal(g));
+    return (struct tensor_view){.data = data + 16,
+                                .dtype = DTYPE_F8_E4M3,
+                                .n_row = n_row,
+                                .n_col = n_col,
+                                .row_stride = stride,
+                                .scale = scale,
+                                .scale_stride = 1,
+                                .scale_block_row =
+                                    g->form.block_row ? g->form.block_row : TENSOR_SCALE_WHOLE,
+                                .scale_block_col = TENSOR_SCALE_WHOLE};
+}
+
 void gen_code_as(struct gen *g, const struct weight_form *form)
 {
     g->form = *form;
@@ -251,6 +273,8 @@ double gen_element(const struct tensor_view *v, uint32_t r, uint32_t c)
                (double)tensor_view_scale(v, r, c);
     double f = (double)load(v->data, v->dtype, r * v->row_stride + c);
     if (!v->scale) return f;
+    if (v->scale_block_col == TENSOR_SCALE_WHOLE)
+        return f * (double)v->scale[v->scale_block_row == 1 ? r : 0];
     uint32_t i = (v->scale_row0 + r) / TENSOR_SCALE_BLOCK;
     uint32_t j = (v->scale_col0 + c) / TENSOR_SCALE_BLOCK;
     return f * (double)v->scale[(size_t)i * v->scale_stride + j];
@@ -287,6 +311,7 @@ struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint3
                               bool pow2)
 {
     if (t == DTYPE_F8_E4M3 && g->form.code == CODE_I8) return gen_int8(g, n_row, n_col);
+    if (t == DTYPE_F8_E4M3 && g->form.code == CODE_E4M3) return gen_e4m3_rows(g, n_row, n_col);
     if (t == DTYPE_F8_E4M3 && g->form.code != CODE_WIDE) return gen_coded(g, n_row, n_col);
     /* Place of the view inside the larger matrix: (row0, col0), with rows of `stride`. */
     uint32_t block = TENSOR_SCALE_BLOCK;

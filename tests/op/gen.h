@@ -36,8 +36,8 @@ void gen_config(struct backend_config *c, enum act_type act, enum kv_type kv, bo
 struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint32_t n_col,
                               bool pow2);
 
-/* gen_code_as - matrices of F8_E4M3 are of this form from now on: U4, E2M1 or I8. A row of U4 and
- * E2M1 begins with a group. */
+/* gen_code_as - matrices of F8_E4M3 are of this form from now on: U4, E2M1, I8, or E4M3 with a
+ * scale a row or one for all. A row of U4 and E2M1 begins with a group. */
 void gen_code_as(struct gen *g, const struct weight_form *form);
 
 struct tensor_view gen_vector(struct gen *g, enum dtype t, uint32_t n, float mean, float std);

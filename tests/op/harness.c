@@ -351,12 +351,14 @@ const struct weight_form op_weight_forms[] = {
     {.code = CODE_E2M1, .scale_type = DTYPE_U8, .block_row = 1, .block_col = 32},
     {.code = CODE_I8, .scale_type = DTYPE_F32, .block_row = 1},
     {.code = CODE_I8, .scale_type = DTYPE_F32, .block_row = 128, .block_col = 128},
+    {.code = CODE_E4M3, .scale_type = DTYPE_F32, .block_row = 1},
+    {.code = CODE_E4M3, .scale_type = DTYPE_F32},
 };
 const size_t op_n_weight_form = sizeof op_weight_forms / sizeof *op_weight_forms;
 
 bool op_form_has_product(const struct weight_form *form)
 {
-    return form->code == CODE_U4;
+    return form->code == CODE_U4 || form->code == CODE_E4M3;
 }
 
 int op_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t n)

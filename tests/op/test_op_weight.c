@@ -284,6 +284,28 @@ static void test_buffer_access(void **state)
     mem_free(x);
 }
 
+/* What is refused before anything is loaded, by form alone. */
+static void test_taken_forms(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < op_n_weight_form; i++)
+        assert_true(backend_cuda_takes(&op_weight_forms[i]));
+    static const struct {
+        uint32_t block_row, block_col;
+        bool taken;
+    } e4m3[] = {{128, 128, true}, {1, 0, true},    {0, 0, true},   {64, 64, false},
+                {1, 128, false},  {128, 0, false}, {0, 128, false}};
+    for (size_t i = 0; i < sizeof e4m3 / sizeof *e4m3; i++) {
+        struct weight_form f = {.code = CODE_E4M3,
+                                .scale_type = DTYPE_BF16,
+                                .block_row = e4m3[i].block_row,
+                                .block_col = e4m3[i].block_col};
+        assert_int_equal(backend_cuda_takes(&f), e4m3[i].taken);
+        f.scale_type = DTYPE_NONE;
+        assert_false(backend_cuda_takes(&f));
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -291,6 +313,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_decoded),         cmocka_unit_test(test_refused_types),
         cmocka_unit_test(test_out_of_memory),   cmocka_unit_test(test_create_out_of_memory),
         cmocka_unit_test(test_refused_configs), cmocka_unit_test(test_buffer_access),
+        cmocka_unit_test(test_taken_forms),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -1,7 +1,7 @@
 /* test_product.cpp - the FP8 products of sm_90a on the simulated GPU: few rows and many give the
  * same bits, whatever the tile and however many clusters there are, and write nothing else; codes of
- * a SwiGLU and bf16 rows are those of the sums. The same of packed U4 weights, whose scales and
- * codes are read exactly */
+ * a SwiGLU and bf16 rows are those of the sums. The same of weights with a scale a row, and of
+ * packed U4 weights, whose scales and codes are read exactly */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,6 +37,7 @@ struct problem {
     std::vector<uint8_t> w, tiled, q; /* weights row by row, and in tiles */
     std::vector<float> w_scale, q_scale;
     std::vector<float> u4_scale; /* of packed weights: [expert][output][group] */
+    std::vector<float> row_scale; /* [expert][output] */
     std::vector<task> tasks;
     std::vector<int32_t> rows;
     int32_t n_task, feed[2];
@@ -94,6 +95,21 @@ void make(problem &p, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_diviso
     a.w = w;
     a.w_scale = p.w_scale.data();
     a.q_scale = p.q_scale.data();
+}
+
+/* Scales of rows in the place of those of squares. */
+void make_row_scales(problem &p)
+{
+    product_args &a = p.a;
+    uint32_t seed = 11;
+    p.w_scale.assign(a.k / K_LINE, 1.0f);
+    a.w_scale = p.w_scale.data();
+    a.scale_stride = 0;
+    a.w_scale_step = 0;
+    p.row_scale.resize((size_t)p.n_expert * a.n);
+    for (float &s : p.row_scale) s = 0.01f * (float)(1 + next(seed) % 100);
+    a.row_scale = p.row_scale.data();
+    a.row_scale_step = a.n;
 }
 
 /* How matrices of U4 are packed: scales of a K line, their type, whether there are zeros. */
@@ -163,6 +179,7 @@ float scale_of(const problem &p, uint32_t expert, uint32_t col, uint32_t k)
         const size_t row = ((size_t)expert * a.n + col) * n_group;
         return 512.0f * p.u4_scale[row + k / (a.k / n_group)];
     }
+    if (a.row_scale) return a.row_scale[expert * a.n + col];
     return a.w_scale[expert * a.w_scale_step + col / K_LINE * (a.k / K_LINE) + k / K_LINE];
 }
 
@@ -331,10 +348,11 @@ void check_rounded(kernel which, problem &p, const std::vector<float> &want,
 }
 
 void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool mapped,
-           const pack4 &pack = {})
+           const pack4 &pack = {}, bool by_row = false)
 {
     problem p;
     make(p, n_row, n, k, in_divisor, mapped);
+    if (by_row) make_row_scales(p);
     if (pack.tile_bytes) make_u4(p, pack);
     sm90_limits roomy = {}, split = {}, tight = {}, tight_many = {};
     assert_int_equal(product_few_init(&roomy), cudaSuccess);
@@ -379,10 +397,11 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
 }
 
 /* Tasks of up to 256 rows give the bits of those of 128. */
-void check_wide(uint32_t n_row, uint32_t n, uint32_t k)
+void check_wide(uint32_t n_row, uint32_t n, uint32_t k, bool by_row = false)
 {
     problem p;
     make(p, n_row, n, k, 1, true);
+    if (by_row) make_row_scales(p);
     sm90_limits limits = {};
     assert_int_equal(product_fp8_sm90_init(), cudaSuccess);
     assert_int_equal(product_fp8_wide_init(), cudaSuccess);
@@ -406,6 +425,17 @@ void test_plain(void **)
     check(65, 128, 24 * 128, 1, false);
     check(140, 144, 2 * 128, 1, false); /* two row tiles of 128 */
     check(131, 512, 6 * 128, 1, false); /* gate and up */
+}
+
+void test_row_scales(void **)
+{
+    check(5, 80, 128, 1, false, {}, true);
+    check(17, 64, 6 * 128, 1, false, {}, true); /* two parts of K */
+    check(131, 512, 3 * 128, 1, false, {}, true);
+    check(61, 80, 6 * 128, 4, true, {}, true);
+    check(100, 256, 2 * 128, 3, true, {}, true);
+    check_wide(300, 256, 2 * 128, true);
+    check_wide(530, 144, 128, true);
 }
 
 void test_mapped(void **)
@@ -484,7 +514,7 @@ int main(void)
 {
     simt_set_capability(9, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_plain),   cmocka_unit_test(test_row_scales),
         cmocka_unit_test(test_mapped),
         cmocka_unit_test(test_wide),
         cmocka_unit_test(test_u4),

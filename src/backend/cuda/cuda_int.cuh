@@ -73,17 +73,19 @@ enum {
 
 /* A matrix y = W x in device memory, row-major as in the checkpoint. */
 struct matrix {
-    enum dtype dtype; /* F32, BF16, F8_E4M3 or I8; U8: packed, see pack */
-    uint32_t n_row;   /* outputs */
-    uint32_t n_col;   /* inputs */
-    void *data;       /* [n_row][n_col], or */
-    bool tiled;       /* rows in tiles (product.cuh): on sm_90 alone */
-    float *scale;     /* F8_E4M3: one per 128 x 128 block, rows of scale_stride; I8: one per block;
-                         packed E2M1: one per 64 rows (pack4.h) */
+    enum dtype dtype;  /* F32, BF16, F8_E4M3 or I8; U8: packed, see pack */
+    uint32_t n_row;    /* outputs */
+    uint32_t n_col;    /* inputs */
+    void *data;        /* [n_row][n_col], or */
+    bool tiled;        /* rows in tiles (product.cuh): on sm_90 alone */
+    float *scale;      /* F8_E4M3, I8: one per block, rows of scale_stride; packed E2M1: one per
+                         64 rows (pack4.h) */
+    float *line_scale; /* F8_E4M3 with a scale a row, in blocks of 1 x all: ones, one a K line, for
+                          products that take scales of squares; NULL: blocks are 128 x 128 */
     uint32_t scale_stride;
     uint32_t row0; /* place of (0, 0) inside its scale block; both 0 for the fast path */
     uint32_t col0;
-    uint32_t block_row; /* I8: rows and columns that share a scale */
+    uint32_t block_row; /* rows and columns that share a scale */
     uint32_t block_col;
     struct pack4 pack;
     bool packs_fp8; /* packed: ACT_FP8 quantizes its inputs, as tensor_takes_fp8 has it */
@@ -356,6 +358,8 @@ fathom_err cuda_make_values(struct cuda_backend *c, const struct matrix *m, void
 fathom_err cuda_make_packed(struct cuda_backend *c, const struct matrix *m, void *dst,
                             const struct tensor_view *v, const char *what);
 bool cuda_makes_packed(const struct tensor_view *v);
+fathom_err cuda_fill_values(struct cuda_backend *c, float *to, uint64_t n, float value,
+                            const char *what);
 
 /* buffer.cu */
 fathom_err cuda_buffer_create(struct backend *b, enum buffer_kind kind, struct buffer **out,

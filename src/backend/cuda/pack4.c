@@ -104,8 +104,10 @@ bool backend_cuda_takes(const struct weight_form *f)
     switch (f->code) {
     case CODE_WIDE: return true;
     case CODE_E4M3:
-        return f->scale_type == DTYPE_F32 && f->block_row == TENSOR_SCALE_BLOCK &&
-               f->block_col == TENSOR_SCALE_BLOCK;
+        if (f->scale_type == DTYPE_NONE) return false;
+        return f->block_col == 0
+                   ? f->block_row <= 1
+                   : f->block_row == TENSOR_SCALE_BLOCK && f->block_col == TENSOR_SCALE_BLOCK;
     case CODE_I8: return true;
     case CODE_U4:
     case CODE_E2M1: return pack4_of(f).tile_bytes > 0;

@@ -13,6 +13,17 @@
 enum { SMALL_TOKENS_MAX = 64, FEW_TOKENS_MAX = 64, FEW_TILE_MAX = 64, LONG_K_LINES = 32 };
 static_assert((int)FEW_TILE_MAX == 8 << (FEW_TILES - 1), "tiles of product_few: 8, 16, 32, 64");
 
+/* Products of codes have scales of squares; product_float has blocks of any size. */
+static void set_scales(struct product_args *a, const struct matrix *w, bool codes)
+{
+    const bool by_row = codes && w->line_scale;
+    a->w_scale = by_row ? w->line_scale : w->scale;
+    a->scale_stride = by_row ? 0 : w->scale_stride;
+    a->row_scale = by_row ? w->scale : NULL;
+    a->block_row = w->block_row;
+    a->block_col = w->block_col;
+}
+
 static struct product_args make_args(const struct cuda_backend *c, const struct matrix *w,
                                      const struct act *in, float *out, uint32_t stride)
 {
@@ -25,12 +36,9 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
     a.tiled = w->tiled;
     a.w_stride = tiled_bytes(w->n_row, w->n_col);
     a.pack = w->pack;
-    a.block_row = w->block_row;
-    a.block_col = w->block_col;
-    a.w_scale = w->scale;
+    set_scales(&a, w, in->q && cuda_wants_fp8(c, w));
     a.n = w->n_row;
     a.k = w->n_col;
-    a.scale_stride = w->scale_stride;
     a.row0 = w->row0;
     a.col0 = w->col0;
     a.f = in->f;
@@ -298,7 +306,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     ASSERT((!rows.in_listed && !rows.out_listed && !rows.h && !rows.q) ||
            (c->map.tile >= PRODUCT_LARGE_TILE && cuda_takes_listed(c, &w->first)));
     a.w_stride = w->data_stride;
-    a.w_scale_step = w->scale_stride;
+    *(a.row_scale ? &a.row_scale_step : &a.w_scale_step) = w->scale_stride;
     if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */
         a.known_task = (int)c->c.n_expert_used + 1;
         a.known_expert = (int)w->n - 1;

@@ -33,12 +33,14 @@ struct product_args {
     const void *w;
     bool tiled; /* w lies as tiled_at says; else row by row */
     const float *w_scale;
+    const float *row_scale; /* FP8: times each output, where scales of blocks are ones; or NULL */
+    size_t row_scale_step;  /* mapped: floats from matrix to matrix */
     uint32_t n;
     uint32_t k;
     uint32_t scale_stride;
     uint32_t row0;
     uint32_t col0;
-    uint32_t block_row; /* of scales of I8 */
+    uint32_t block_row; /* of w_scale, in product_float */
     uint32_t block_col;
     struct pack4 pack; /* w is packed (pack4.h) */
     const float *f;
@@ -81,12 +83,13 @@ struct product_rows {
     int n; /* 0: nothing to do */
     const char *w;
     const float *w_scale;
+    const float *row_scale; /* NULL: none */
 };
 
 static __device__ __forceinline__ struct product_rows product_rows_of(const struct product_args &a,
                                                                       int i_tile, int tile)
 {
-    struct product_rows p = {NULL, i_tile * tile, 0, (const char *)a.w, a.w_scale};
+    struct product_rows p = {NULL, i_tile * tile, 0, (const char *)a.w, a.w_scale, a.row_scale};
     DCHECK(i_tile >= 0 && tile > 0);
     if (!a.tasks) {
         p.n = min(tile, (int)a.n_token - p.first);
@@ -100,7 +103,15 @@ static __device__ __forceinline__ struct product_rows product_rows_of(const stru
     p.n = t.n;
     p.w += (size_t)t.expert * a.w_stride;
     p.w_scale += (size_t)t.expert * a.w_scale_step;
+    if (p.row_scale) p.row_scale += (size_t)t.expert * a.row_scale_step;
     return p;
+}
+
+/* The finished sum of output n. */
+static __device__ __forceinline__ float row_scaled(const struct product_rows &p, uint32_t n,
+                                                   float sum)
+{
+    return p.row_scale ? sum * p.row_scale[n] : sum;
 }
 
 /* Where row i of p is written. */

@@ -1,6 +1,7 @@
 /* weight.cu - checkpoint views to device matrices: copies, conversions
  *
- * FP8 keeps its bytes and block scales, I8 likewise; BF16 stays; F32 stays; F16 becomes F32. Codes
+ * FP8 keeps its bytes and block scales, I8 likewise; a scale for all of an FP8 matrix becomes one a
+ * row. BF16 stays; F32 stays; F16 becomes F32. Codes
  * of four bits stay packed (pack4.h), with their scales and zeros. Matrices that share
  * an input are stacked into one, each part on a multiple of 128 rows, so that one product serves
  * them and no scale block is shared.
@@ -47,12 +48,11 @@ template <typename OUT> __global__ void decode_kernel(OUT *out, struct matrix m)
         if (m.dtype == DTYPE_U8) {
             v = pack4_value(m.pack, (const char *)m.data, ceil_div(m.n_col, SCALE_BLOCK), m.scale,
                             r, col);
-        } else if (m.dtype == DTYPE_I8) {
-            v = (float)((const int8_t *)m.data)[i] *
+        } else if (m.dtype == DTYPE_I8 || m.dtype == DTYPE_F8_E4M3) {
+            v = m.dtype == DTYPE_I8 ? (float)((const int8_t *)m.data)[i]
+                                    : stored_value<DTYPE_F8_E4M3>(m.data, i);
+            v *=
                 m.scale[(m.row0 + r) / m.block_row * m.scale_stride + (m.col0 + col) / m.block_col];
-        } else if (m.dtype == DTYPE_F8_E4M3) {
-            v = stored_value<DTYPE_F8_E4M3>(m.data, i) *
-                m.scale[(m.row0 + r) / SCALE_BLOCK * m.scale_stride + (m.col0 + col) / SCALE_BLOCK];
         } else if (m.dtype == DTYPE_BF16) {
             v = stored_value<DTYPE_BF16>(m.data, i);
         } else {
@@ -110,6 +110,14 @@ static enum dtype stored_type(const struct tensor_view *v)
     return v->dtype == DTYPE_F16 ? DTYPE_F32 : v->dtype;
 }
 
+/* E4M3 whose rows have one scale each, or all the same. */
+static bool has_row_scales(const struct tensor_view *v)
+{
+    if (v->scale_row0 || v->scale_col0) return false;
+    return v->dtype == DTYPE_F8_E4M3 && v->scale && v->scale_block_col == TENSOR_SCALE_WHOLE &&
+           (v->scale_block_row == 1 || v->scale_block_row == TENSOR_SCALE_WHOLE);
+}
+
 static fathom_err check_type(const struct tensor_view *v, const char *what, fathom_diag *d)
 {
     char text[WEIGHT_FORM_TEXT_BYTES];
@@ -126,8 +134,14 @@ static fathom_err check_type(const struct tensor_view *v, const char *what, fath
         if (v->scale || !v->data) return FATHOM_OK;
         FAIL(d, FATHOM_EUNSUPPORTED, "%s: I8 without scales", what);
     case DTYPE_F8_E4M3:
-        if ((v->scale || !v->data) && tensor_view_is_block128(v)) return FATHOM_OK;
-        FAIL(d, FATHOM_EUNSUPPORTED, "%s: F8_E4M3 without scales of 128 x 128", what);
+        if (!v->scale && v->data) {
+            FAIL(d, FATHOM_EUNSUPPORTED, "%s: F8_E4M3 without scales", what);
+        }
+        if (tensor_view_is_block128(v) || has_row_scales(v)) return FATHOM_OK;
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "%s: F8_E4M3 with scales of %u x %u; the cuda backend takes one for 128 x 128, a row "
+             "or all",
+             what, v->scale_block_row, v->scale_block_col);
     default:
         FAIL(d, FATHOM_EUNSUPPORTED, "%s: weight type %s is not supported by the cuda backend",
              what, dtype_name(v->dtype));
@@ -242,6 +256,17 @@ static fathom_err upload_globals(struct cuda_backend *c, float *dst, const struc
     return err;
 }
 
+static fathom_err upload_row_scales(struct cuda_backend *c, float *dst, const struct tensor_view *v,
+                                    const char *what, fathom_diag *d)
+{
+    float *values = (float *)mem_alloc_array(v->n_row, sizeof *values);
+    if (!values) FAIL(d, FATHOM_ENOMEM, "%s: no host memory", what);
+    for (uint32_t r = 0; r < v->n_row; r++) values[r] = tensor_view_scale(v, r, 0);
+    fathom_err err = upload_values(c, dst, values, v->n_row, what);
+    mem_free(values);
+    return err;
+}
+
 /* Fills rows [row, row + v->n_row) of a packed matrix. */
 static fathom_err fill_packed(struct cuda_backend *c, const struct matrix *m, uint32_t row,
                               const struct tensor_view *v, const char *what, fathom_diag *d)
@@ -268,6 +293,7 @@ static fathom_err fill_part(struct cuda_backend *c, const struct matrix *m, uint
     if (!v->data) return cuda_make_values(c, m, data, scale, v, what);
     TRY(m->tiled ? upload_tiles(c, data, v, what, d) : upload_rows(c, data, v, what, d));
     if (!m->scale) return FATHOM_OK;
+    if (m->line_scale) return upload_row_scales(c, scale, v, what, d);
     uint32_t n_scale_row = ceil_div(v->scale_row0 + v->n_row, m->block_row);
     uint32_t n_scale_col = ceil_div(v->scale_col0 + v->n_col, m->block_col);
     CU_TRY(c,
@@ -310,6 +336,7 @@ static void shape_matrix(struct matrix *m, const struct tensor_view *like)
     m->block_row = scale_block(like->scale_block_row);
     m->block_col = scale_block(like->scale_block_col);
     m->packs_fp8 = false;
+    if (has_row_scales(like)) m->block_row = 1;
     if (like->source) {
         m->pack = pack4_of(&like->source->form);
         m->packs_fp8 = tensor_takes_fp8(like);
@@ -334,6 +361,18 @@ static size_t scale_count(const struct matrix *m, uint32_t n_row, uint32_t *scal
     return (size_t)ceil_div(m->row0 + n_row, m->block_row) * *scale_stride;
 }
 
+/* n scales, if any, and behind those of rows the ones of K lines. */
+static fathom_err take_scales(struct cuda_backend *c, struct weight *w, struct matrix *m, size_t n,
+                              bool of_rows, const char *what, fathom_diag *d)
+{
+    const uint32_t n_line = of_rows ? ceil_div(m->n_col, SCALE_BLOCK) : 0;
+    if (!n) return FATHOM_OK;
+    TRY(take(c, w, (n + n_line) * sizeof(float), what, (void **)&m->scale, d));
+    if (!of_rows) return FATHOM_OK;
+    m->line_scale = m->scale + n;
+    return cuda_fill_values(c, m->line_scale, n_line, 1.0f, what);
+}
+
 /* A matrix of n_row rows for parts like `like`; the memory is zero. */
 static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct matrix *m,
                                uint32_t n_row, const struct tensor_view *like, bool tiled,
@@ -345,8 +384,8 @@ static fathom_err matrix_alloc(struct cuda_backend *c, struct weight *w, struct 
     m->n_row = n_row;
     m->tiled = tiled;
     TRY(take(c, w, matrix_bytes(m, n_row, tiled), what, &m->data, d));
-    const size_t n = scale_count(m, n_row, &m->scale_stride);
-    return n ? take(c, w, n * 4, what, (void **)&m->scale, d) : FATHOM_OK;
+    return take_scales(c, w, m, scale_count(m, n_row, &m->scale_stride), has_row_scales(like), what,
+                       d);
 }
 
 static fathom_err matrix_make(struct cuda_backend *c, struct weight *w, struct matrix *m,
@@ -372,6 +411,7 @@ static bool same_form(const struct tensor_view *a, const struct tensor_view *b)
         return weight_form_equal(&a->source->form, &b->source->form) &&
                tensor_takes_fp8(a) == tensor_takes_fp8(b);
     }
+    if (has_row_scales(a) && has_row_scales(b)) return true;
     return a->dtype == b->dtype && a->scale_block_row == b->scale_block_row &&
            a->scale_block_col == b->scale_block_col;
 }
@@ -604,10 +644,8 @@ fill_slab(struct cuda_backend *c, struct weight *w, struct matrix_stack *s,
     s->data_stride = part_bytes * (size_t)n_part;
     TRY(take(c, w, s->data_stride * s->n, what, &s->first.data, d));
     const size_t n_scale = scale_count(&s->first, like->n_row, &s->first.scale_stride);
-    if (n_scale) {
-        s->scale_stride = n_scale * (size_t)n_part;
-        TRY(take(c, w, s->scale_stride * s->n * 4, what, (void **)&s->first.scale, d));
-    }
+    s->scale_stride = n_scale * (size_t)n_part;
+    TRY(take_scales(c, w, &s->first, s->scale_stride * s->n, has_row_scales(like), what, d));
     for (uint32_t i = 0; i < s->n * (uint32_t)n_part; i++) {
         uint32_t e = i / (uint32_t)n_part;
         const struct tensor_view *v =

@@ -192,6 +192,12 @@ fathom_err cuda_make_packed(struct cuda_backend *c, const struct matrix *m, void
                        (uint32_t)n_tile, p);
 }
 
+fathom_err cuda_fill_values(struct cuda_backend *c, float *to, uint64_t n, float value,
+                            const char *what)
+{
+    return cuda_launch(c, what, fill_kernel, dim3(1), THREADS, 0, to, n, value);
+}
+
 static fathom_err generate_i8(struct cuda_backend *c, int8_t *q, const struct matrix *m,
                               float *scale, const struct tensor_view *v, const char *what)
 {
@@ -200,7 +206,7 @@ static fathom_err generate_i8(struct cuda_backend *c, int8_t *q, const struct ma
     const uint64_t first = v->generate_row0 * v->row_stride + v->generate_col0;
     const float s = tensor_view_scale(v, 0, 0);
     ASSERT(scale && s > 0);
-    TRY(cuda_launch(c, what, fill_kernel, dim3(1), THREADS, 0, scale, n_scale, s));
+    TRY(cuda_fill_values(c, scale, n_scale, s, what));
     return cuda_launch(c, what, generate_i8_kernel, dim3(BLOCKS), THREADS, 0, q, n, v->n_col, first,
                        v->row_stride, v->generate_seed, v->generate_std / s);
 }

@@ -214,9 +214,12 @@ static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,
     struct down_args k = {};
     k.w = (const uint8_t *)w->first.data;
     k.w_stride = w->data_stride;
-    k.w_scale = w->first.scale;
-    k.w_scale_step = w->scale_stride;
-    k.scale_stride = w->first.scale_stride;
+    const bool by_row = w->first.line_scale != NULL;
+    k.w_scale = by_row ? w->first.line_scale : w->first.scale;
+    k.w_scale_step = by_row ? 0 : w->scale_stride;
+    k.scale_stride = by_row ? 0 : w->first.scale_stride;
+    k.row_scale = by_row ? w->first.scale : NULL;
+    k.row_scale_step = w->scale_stride;
     k.n = w->first.n_row;
     k.k = w->first.n_col;
     k.n_token = a->n_token;

@@ -17,17 +17,15 @@ weight_at(const struct product_args &a, const struct product_rows &p, uint32_t n
     DCHECK(n < a.n && k < a.k);
     if constexpr (DT == DTYPE_U8)
         return pack4_value(a.pack, p.w, ceil_div(a.k, SCALE_BLOCK), p.w_scale, n, k);
-    if constexpr (DT == DTYPE_I8) {
+    if constexpr (DT == DTYPE_I8 || DT == DTYPE_F8_E4M3) {
         const float s =
             p.w_scale[(a.row0 + n) / a.block_row * a.scale_stride + (a.col0 + k) / a.block_col];
-        return (float)((const int8_t *)p.w)[at] * s;
+        if constexpr (DT == DTYPE_I8)
+            return (float)((const int8_t *)p.w)[at] * s;
+        else
+            return stored_value<DT>(p.w, at) * s;
     }
-    if constexpr (DT != DTYPE_U8 && DT != DTYPE_I8) {
-        const float v = stored_value<DT>(p.w, at);
-        if (DT != DTYPE_F8_E4M3) return v;
-        return v *
-               p.w_scale[(a.row0 + n) / SCALE_BLOCK * a.scale_stride + (a.col0 + k) / SCALE_BLOCK];
-    }
+    if constexpr (DT == DTYPE_F32 || DT == DTYPE_BF16) return stored_value<DT>(p.w, at);
 }
 
 template <enum dtype DT>

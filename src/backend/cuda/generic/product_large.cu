@@ -172,8 +172,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int n = 0; n < 4; n++) {
                 uint32_t col = n0 + (uint32_t)(nw + n * 8 + 2 * t);
-                if (col < a.n) out[col] = total[m][n][j * 2];
-                if (col + 1 < a.n) out[col + 1] = total[m][n][j * 2 + 1];
+                const float *v = &total[m][n][j * 2];
+                if (col < a.n) out[col] = row_scaled(p, col, v[0]);
+                if (col + 1 < a.n) out[col + 1] = row_scaled(p, col + 1, v[1]);
             }
         }
     }

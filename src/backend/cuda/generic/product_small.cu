@@ -98,7 +98,8 @@ static __device__ __forceinline__ void finish(const struct product_args &a,
         float sum = from[0];
 #pragma unroll
         for (int j = 1; j < WK; j++) sum += from[j * AREA];
-        a.out[(size_t)out_row(p, col) * a.out_stride + n_block + (uint32_t)n] = sum;
+        const uint32_t at = n_block + (uint32_t)n;
+        a.out[(size_t)out_row(p, col) * a.out_stride + at] = row_scaled(p, at, sum);
     }
 }
 

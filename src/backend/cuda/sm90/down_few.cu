@@ -144,9 +144,29 @@ struct down_sums {
     uint32_t i_row;
 };
 
+/* What lane r knows of row r of the token; and the first of a lane's two outputs. */
+struct down_rows {
+    float weight;
+    int expert;
+    uint32_t column;
+};
+
+/* Times the scales of the expert's rows, where weights have such. */
+static __device__ __forceinline__ float2 scale_row(const struct down_work &w,
+                                                   const struct down_rows &rows, uint32_t i_row,
+                                                   float2 sum)
+{
+    if (!w.a.row_scale) return sum;
+    const int expert = shfl(rows.expert, (int)i_row);
+    const float *s =
+        w.a.row_scale + (size_t)expert * w.a.row_scale_step + min(rows.column, w.a.n - 9);
+    return make_float2(sum.x * s[0], sum.y * s[8]);
+}
+
 /* Adds K line i's sum; at the ends of parts and rows, theirs. */
 static __device__ __forceinline__ void add_k_line(struct down_sums &sum, const struct down_work &w,
-                                                  float x, float y, float scale, float weight)
+                                                  float x, float y, float scale,
+                                                  const struct down_rows &rows)
 {
     sum.k_part.x = fmaf(x, scale, sum.k_part.x);
     sum.k_part.y = fmaf(y, scale, sum.k_part.y);
@@ -158,9 +178,10 @@ static __device__ __forceinline__ void add_k_line(struct down_sums &sum, const s
     sum.k_part = make_float2(0.0f, 0.0f);
     sum.k_part_lines = 0;
     if (sum.row_k_lines < w.n_k_line) return;
-    const float of_row = shfl(weight, (int)sum.i_row);
-    sum.all.x = fmaf(of_row, to_bf16_and_back(sum.row.x), sum.all.x);
-    sum.all.y = fmaf(of_row, to_bf16_and_back(sum.row.y), sum.all.y);
+    const float of_row = shfl(rows.weight, (int)sum.i_row);
+    const float2 row = scale_row(w, rows, sum.i_row, sum.row);
+    sum.all.x = fmaf(of_row, to_bf16_and_back(row.x), sum.all.x);
+    sum.all.y = fmaf(of_row, to_bf16_and_back(row.y), sum.all.y);
     sum.row = make_float2(0.0f, 0.0f);
     sum.row_k_lines = 0;
     sum.i_row++;
@@ -170,7 +191,7 @@ static __device__ __forceinline__ void add_k_line(struct down_sums &sum, const s
 template <uint32_t BATCH>
 static __device__ __forceinline__ void add_k_lines(struct down_sums &sum, const struct down_work &w,
                                                    const struct down_block &b, uint32_t i,
-                                                   float weight)
+                                                   const struct down_rows &rows)
 {
     uint64_t a_at[BATCH];
     DCHECK(i + BATCH <= w.n_all);
@@ -202,7 +223,7 @@ static __device__ __forceinline__ void add_k_lines(struct down_sums &sum, const 
     }
 #pragma unroll
     for (uint32_t j = 0; j < BATCH; j++) {
-        add_k_line(sum, w, c[j][0], c[j][2], b.s->w_scale[i + j] * b.s->in_scale[i + j], weight);
+        add_k_line(sum, w, c[j][0], c[j][2], b.s->w_scale[i + j] * b.s->in_scale[i + j], rows);
     }
 }
 
@@ -211,15 +232,17 @@ static __device__ __forceinline__ void consume(const struct down_work &w,
                                                const struct down_block &b)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    float weight = 1.0f; /* of row `lane` */
-    if (lane < w.a.n_used)
-        weight = *(const volatile float *)&w.a.weights[b.token * w.a.n_used + lane];
+    const uint32_t column = b.col * BM + warp * 16 + lane / 4;
+    struct down_rows rows = {1.0f, (int)w.a.n_expert - 1, column};
+    if (lane < w.a.n_used) {
+        rows.weight = *(const volatile float *)&w.a.weights[b.token * w.a.n_used + lane];
+        rows.expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + lane];
+    }
     dependency_wait();
     make_inputs(w, b);
     wait_phase(&b.s->made, 0);
     struct down_sums sum = {};
-    for (uint32_t i = 0; i < w.n_all; i += BATCH) add_k_lines<BATCH>(sum, w, b, i, weight);
-    const uint32_t column = b.col * BM + warp * 16 + lane / 4;
+    for (uint32_t i = 0; i < w.n_all; i += BATCH) add_k_lines<BATCH>(sum, w, b, i, rows);
     if (lane % 4 || column >= w.a.n) return; /* n is a multiple of 16: so is what a warp writes */
     const size_t at = (size_t)b.token * w.a.n + column;
     if (w.a.shared) {

@@ -11,8 +11,10 @@ struct down_args {
     const uint8_t *w; /* [expert][n][k] */
     size_t w_stride;  /* bytes from expert to expert */
     const float *w_scale;
-    size_t w_scale_step;   /* floats from expert to expert */
-    uint32_t scale_stride; /* floats from 128 outputs to the next */
+    size_t w_scale_step;    /* floats from expert to expert */
+    uint32_t scale_stride;  /* floats from 128 outputs to the next */
+    const float *row_scale; /* as of struct product_args */
+    size_t row_scale_step;
     uint32_t n;
     uint32_t k;
     uint32_t n_token;

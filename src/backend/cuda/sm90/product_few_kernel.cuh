@@ -419,6 +419,8 @@ static __device__ __forceinline__ void store_pair(const struct few_work &w,
 {
     const int row = 8 * j + 2 * ((int)threadIdx.x % 4);
     if (column >= w.a.n) return;
+    x = row_scaled(rows, column, x);
+    y = row_scaled(rows, column, y);
     if (row < rows.n) w.a.out[(size_t)out_row(rows, row) * w.a.out_stride + column] = x;
     if (row + 1 < rows.n) w.a.out[(size_t)out_row(rows, row + 1) * w.a.out_stride + column] = y;
 }

@@ -186,7 +186,7 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[64], float (&c
 
 /* The sums of one tile. What the tile before it, or the part of K before, has left in k_part and
  * total is dealt with while the products that follow are under way. */
-template <enum form FORM, enum output OUTPUT, bool ONE_K_PART>
+template <enum form FORM, enum output OUTPUT, bool ONE_K_PART, bool BY_ROW>
 static __device__ __forceinline__ void sum_tile(const struct work &w, struct stages *s,
                                                 struct walk &x, float (&total)[64],
                                                 float (&k_part)[64], uint32_t col, uint32_t col_end)
@@ -206,7 +206,8 @@ static __device__ __forceinline__ void sum_tile(const struct work &w, struct sta
 #pragma unroll
             for (int j = 0; j < 64; j++) total[j] = (fresh ? 0.0f : total[j]) + k_part[j];
         }
-        if (i == 0 && x.summed.n) store_tile<FORM, OUTPUT>(w, x, ONE_K_PART ? k_part : total);
+        if (i == 0 && x.summed.n)
+            store_tile<FORM, OUTPUT, BY_ROW>(w, x, ONE_K_PART ? k_part : total);
         if (i == 0 && late) request_scales<FORM, OUTPUT>(w, x, col, col_end, 0);
         struct line_scales next = now;
         if (++k_line < w.n_k_line) next = scales_of<FORM, OUTPUT>(w, x, col, col_end, k_line);
@@ -235,7 +236,7 @@ static __device__ __forceinline__ void pass_tile(const struct work &w, struct st
     }
 }
 
-template <enum form FORM, enum output OUTPUT, bool ONE_K_PART>
+template <enum form FORM, enum output OUTPUT, bool ONE_K_PART, bool BY_ROW>
 static __device__ __forceinline__ void consume(const struct work &w, struct stages *s, int group)
 {
     const int warp = (int)threadIdx.x / WARP % 4;
@@ -269,8 +270,9 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
         if (out >= 0 && FORM != FORM_PLAIN && !w.a.out_listed) out = w.a.rows[out];
         for (uint32_t col = r.col; col < r.col_end; col++) {
             if (group * GROUP_ROWS < t.n) {
-                sum_tile<FORM, OUTPUT, ONE_K_PART>(w, s, x, total, k_part, col, r.col_end);
-                x.summed = {out, col, min((uint32_t)BN, w.a.n - col * BN)};
+                sum_tile<FORM, OUTPUT, ONE_K_PART, BY_ROW>(w, s, x, total, k_part, col, r.col_end);
+                x.summed = {out, col, min((uint32_t)BN, w.a.n - col * BN),
+                            BY_ROW ? (uint32_t)t.expert * (uint32_t)w.a.row_scale_step : 0};
             } else {
                 pass_tile<FORM, OUTPUT>(w, s, x, col, r.col_end);
             }
@@ -286,11 +288,11 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
     for (int j = 0; j < 64; j++) {
         total[j] = ONE_K_PART || w.n_k_part == 1 ? k_part[j] : total[j] + k_part[j];
     }
-    store_tile<FORM, OUTPUT>(w, x, total);
+    store_tile<FORM, OUTPUT, BY_ROW>(w, x, total);
     if (x.lane == 0) bulk_wait();
 }
 
-template <enum form FORM, enum output OUTPUT, bool ONE_K_PART>
+template <enum form FORM, enum output OUTPUT, bool ONE_K_PART, bool BY_ROW>
 __global__ void __launch_bounds__(THREADS, 1)
     product_fp8_sm90_kernel(const __grid_constant__ struct work w)
 {
@@ -316,7 +318,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         produce<FORM, OUTPUT>(w, s);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<FORM, OUTPUT, ONE_K_PART>(w, s, group - 1);
+        consume<FORM, OUTPUT, ONE_K_PART, BY_ROW>(w, s, group - 1);
     }
 #endif
 }
@@ -324,21 +326,25 @@ __global__ void __launch_bounds__(THREADS, 1)
 /* The kernels. Those that write codes or bf16 take one part of K as one of several. */
 typedef void (*product_kernel)(struct work);
 
-template <enum form FORM> static product_kernel kernel_of(enum output output, bool one_k_part)
+template <enum form FORM, bool BY_ROW>
+static product_kernel kernel_of(enum output output, bool one_k_part)
 {
-    if (output == OUTPUT_SWIGLU) return product_fp8_sm90_kernel<FORM, OUTPUT_SWIGLU, false>;
-    if (output == OUTPUT_BF16) return product_fp8_sm90_kernel<FORM_LISTED, OUTPUT_BF16, false>;
-    if (output == OUTPUT_QUERY) return product_fp8_sm90_kernel<FORM_PLAIN, OUTPUT_QUERY, false>;
-    return one_k_part ? product_fp8_sm90_kernel<FORM, OUTPUT_FLOAT, true>
-                      : product_fp8_sm90_kernel<FORM, OUTPUT_FLOAT, false>;
+    if (output == OUTPUT_SWIGLU) return product_fp8_sm90_kernel<FORM, OUTPUT_SWIGLU, false, BY_ROW>;
+    if (output == OUTPUT_BF16)
+        return product_fp8_sm90_kernel<FORM_LISTED, OUTPUT_BF16, false, BY_ROW>;
+    if (output == OUTPUT_QUERY)
+        return product_fp8_sm90_kernel<FORM_PLAIN, OUTPUT_QUERY, false, BY_ROW>;
+    return one_k_part ? product_fp8_sm90_kernel<FORM, OUTPUT_FLOAT, true, BY_ROW>
+                      : product_fp8_sm90_kernel<FORM, OUTPUT_FLOAT, false, BY_ROW>;
 }
 
+template <bool BY_ROW>
 static product_kernel find_kernel(enum form form, enum output output, bool one_k_part)
 {
     switch (form) {
-    case FORM_PLAIN: return kernel_of<FORM_PLAIN>(output, one_k_part);
-    case FORM_LISTED: return kernel_of<FORM_LISTED>(output, one_k_part);
-    default: return kernel_of<FORM_GATHER>(output, one_k_part);
+    case FORM_PLAIN: return kernel_of<FORM_PLAIN, BY_ROW>(output, one_k_part);
+    case FORM_LISTED: return kernel_of<FORM_LISTED, BY_ROW>(output, one_k_part);
+    default: return kernel_of<FORM_GATHER, BY_ROW>(output, one_k_part);
     }
 }
 
@@ -370,7 +376,11 @@ cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
     cudaError_t e = make_work(&w, &n_block, a, n_tile, limits.n_sm);
     if (e != cudaSuccess || !n_block) return e;
     const enum form form = form_of(a);
-    return launch(w, find_kernel(form, output, w.n_k_part == 1), n_block, stream);
+    const bool one_k_part = w.n_k_part == 1;
+    return launch(w,
+                  a.row_scale ? find_kernel<true>(form, output, one_k_part)
+                              : find_kernel<false>(form, output, one_k_part),
+                  n_block, stream);
 }
 
 cudaError_t product_fp8_sm90_init(void)
@@ -378,10 +388,12 @@ cudaError_t product_fp8_sm90_init(void)
     for (enum form form : {FORM_PLAIN, FORM_LISTED, FORM_GATHER}) {
         for (enum output output : {OUTPUT_FLOAT, OUTPUT_BF16, OUTPUT_SWIGLU, OUTPUT_QUERY}) {
             for (bool one_k_part : {false, true}) {
-                cudaError_t e = cudaFuncSetAttribute(find_kernel(form, output, one_k_part),
-                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                     sizeof(struct stages));
-                if (e != cudaSuccess) return e;
+                for (auto kernel : {find_kernel<false>(form, output, one_k_part),
+                                    find_kernel<true>(form, output, one_k_part)}) {
+                    cudaError_t e = cudaFuncSetAttribute(
+                        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(struct stages));
+                    if (e != cudaSuccess) return e;
+                }
             }
         }
     }

@@ -219,10 +219,37 @@ static __device__ __forceinline__ void store_swiglu(const struct work &w, struct
     store_codes(w, x);
 }
 
-template <enum form FORM, enum output OUTPUT>
+/* Weights whose rows have scales of their own: times those of the tile's columns, of which lane l
+ * loads four from 4 l on. */
+template <enum output OUTPUT>
+static __device__ __forceinline__ void scale_columns(const struct work &w, const struct walk &x,
+                                                     float (&sum)[64])
+{
+    const uint32_t col = x.lane * 4, t = x.lane % 4;
+    uint32_t from = x.summed.col * BN + col;
+    if (OUTPUT == OUTPUT_SWIGLU) {
+        from = x.summed.col * PAIR_COLS + col % PAIR_COLS + (col < PAIR_COLS ? 0 : w.a.n / 2);
+    }
+    const float *at = w.a.row_scale + x.summed.row_scale + min(from, w.a.n - 4);
+    const float4 s = make_float4(at[0], at[1], at[2], at[3]);
+#pragma unroll
+    for (uint32_t j = 0; j < 16; j++) {
+        const int lane = (int)(2 * j + t / 2);
+        const float x0 = shfl(s.x, lane), x1 = shfl(s.y, lane);
+        const float z0 = shfl(s.z, lane), z1 = shfl(s.w, lane);
+        const float even = t % 2 ? z0 : x0, odd = t % 2 ? z1 : x1;
+        sum[4 * j] *= even;
+        sum[4 * j + 1] *= odd;
+        sum[4 * j + 2] *= even;
+        sum[4 * j + 3] *= odd;
+    }
+}
+
+template <enum form FORM, enum output OUTPUT, bool BY_ROW>
 static __device__ __forceinline__ void store_tile(const struct work &w, struct walk &x,
                                                   float (&sum)[64])
 {
+    if (BY_ROW) scale_columns<OUTPUT>(w, x, sum);
     if (OUTPUT == OUTPUT_QUERY) turn_rotary(w, x, sum);
     if (OUTPUT == OUTPUT_SWIGLU) {
         store_swiglu(w, x, sum);

@@ -272,9 +272,10 @@ static __device__ __forceinline__ void add_scaled(float (&sum)[64], const float 
 
 /* A warp's part of a tile whose sums are there: lanes r and r + 16 have the output row of row r. */
 struct finished {
-    int row;      /* -1: none */
-    uint32_t col; /* tile */
-    uint32_t n;   /* columns */
+    int row;            /* -1: none */
+    uint32_t col;       /* tile */
+    uint32_t n;         /* columns */
+    uint32_t row_scale; /* where scales of its matrix's rows begin */
 };
 
 /* What a consumer's thread has on its way through the tiles. */
