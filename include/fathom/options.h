@@ -38,6 +38,13 @@ typedef enum fathom_head {
     FATHOM_HEAD_INT8,
     FATHOM_HEAD_FP8
 } fathom_head;
+/* How a model is cut over its ranks (docs/parallel.md). */
+typedef enum fathom_layout {
+    FATHOM_LAYOUT_GIVEN,      /* as world and data_parallel say */
+    FATHOM_LAYOUT_AUTO,       /* LATENCY or THROUGHPUT: which is expected to do more of the load */
+    FATHOM_LAYOUT_LATENCY,    /* all ranks share every layer */
+    FATHOM_LAYOUT_THROUGHPUT, /* each has requests of its own, and experts whole */
+} fathom_layout;
 typedef enum fathom_kv { FATHOM_KV_AUTO, FATHOM_KV_F32, FATHOM_KV_BF16, FATHOM_KV_FP8 } fathom_kv;
 
 enum { FATHOM_DRAFT_MAX = 4 };
@@ -92,6 +99,13 @@ typedef struct fathom_pages_of {
     bool lent;   /* another server will ask for the pages of the prompt soon */
 } fathom_pages_of;
 
+/* What an engine is expected to be asked. */
+typedef struct fathom_load {
+    uint32_t n_request; /* at once; 0: max_num_seqs */
+    uint32_t n_input;   /* tokens of each; 0: 1024 */
+    uint32_t n_output;  /* 0: 256 */
+} fathom_load;
+
 /* fathom_options - a zeroed struct with model_dir or bundle set is valid: 0 means the default. */
 typedef struct fathom_options {
     const char *model_dir;       /* resolved directory; or */
@@ -135,6 +149,9 @@ typedef struct fathom_options {
     uint32_t data_parallel;    /* ranks that each have requests of their own, with max_num_seqs,
                                   max_num_batched_tokens and a cache for each; 0: 1. More need */
     bool expert_parallel;      /* each expert whole on one rank, and world 1 */
+    fathom_layout layout;      /* instead of these three */
+    uint32_t layout_ranks;     /* over so many; 0: GPUs, as there are or devices names them */
+    fathom_load load;          /* what AUTO chooses by; n_request also makes max_num_seqs */
     bool rank_slice; /* for measurements: rank `rank` of `world` by itself, without collectives */
     uint32_t rank;
     bool no_async; /* a GPU idles while the next step is planned; else the host plans it ahead */

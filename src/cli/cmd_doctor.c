@@ -141,7 +141,7 @@ static void look_at_model(struct doctor *d, const struct invocation *v)
         return;
     }
     with.model = &source;
-    err = model_plan_make(&p, &with, &diag);
+    err = model_plan_make(&p, &with, false, &diag);
     if (err && p.plan.total_bytes == 0) {
         doctor_find(d, FINDING_BAD, "model", "", "%s", diag.text);
     } else {

@@ -122,10 +122,63 @@ static void print_nodes(uint32_t n_rank)
     print_row("placed", "%s", numa_text(text, &nodes, n_rank));
 }
 
+/* ---- layouts --------------------------------------------------------------------------------- */
+
+static void print_load(const struct rank_layout *r)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES];
+    print_row("load", "%s requests at once, each of %s tokens and an answer of %s",
+              count_text(a, r->load.n_request), count_text(b, r->load.n_input),
+              count_text(c, r->load.n_output));
+    if (r->machine.name)
+        print_row("figures", "%s; times are predictions from bytes and operations, not measured",
+                  r->machine.name);
+    printf("\n");
+}
+
+static void print_layout(const struct rank_layout *r, const struct layout_plan *l)
+{
+    char options[LAYOUT_OPTIONS_BYTES], a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    printf("%s: %s\n", layout_name(l->layout), layout_options(options, l->layout, r->n_rank));
+    if (l->err) {
+        printf("  cannot be: %s\n\n", l->why.text);
+        return;
+    }
+    const struct memory_plan *p = &l->memory;
+    ASSERT(p->total_bytes >= p->weights_bytes + p->kv_bytes);
+    print_size("weights of a rank", p->weights_bytes);
+    print_size("cache of a rank", p->kv_bytes);
+    print_size("all else of a rank", p->total_bytes - p->weights_bytes - p->kv_bytes);
+    printf("  %-28s %12s\n", "tokens in all caches", count_text(a, l->n_token));
+    printf("  %-28s %12u of %u\n", "requests at once", l->n_running, r->load.n_request);
+    if (l->n_running == 0) {
+        printf("  cannot be: a rank's cache does not hold one request\n\n");
+        return;
+    }
+    printf("  %-28s %9.1f ms\n", "decode step, predicted", 1e3 * l->step_s);
+    printf("  %-28s %12s\n", "prompt tokens/s", count_text(a, (uint64_t)l->prompt_tokens_per_s));
+    printf("  %-28s %12s with the load's prompts in between, %.1f ms a token\n", "output tokens/s",
+           count_text(b, (uint64_t)l->output_tokens_per_s),
+           1e3 * l->n_running / l->output_tokens_per_s);
+    if (!l->is_computed) printf("  this build computes it on CPUs alone\n");
+    printf("\n");
+}
+
+static void print_layouts(const struct rank_layout *r)
+{
+    print_load(r);
+    for (int i = 0; i < LAYOUTS; i++) print_layout(r, &r->plans[i]);
+    if (r->chosen < 0)
+        printf("neither can be\n\n");
+    else
+        printf("--layout auto takes %s\n\n", r->reason);
+}
+
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
 {
     struct model_plan p;
-    fathom_err err = model_plan_make(&p, v, d);
+    fathom_err err = model_plan_make(&p, v, !v->settings->dry_run, d);
+    if (p.layout.n_rank > 0) print_layouts(&p.layout);
     if (err == FATHOM_OK || p.plan.total_bytes) {
         print_row("model", "%s (%s)%s", v->model->name, p.config.model_type,
                   p.checkpoint ? "" : ", planned from the configuration alone");

@@ -159,6 +159,8 @@ struct settings {
     int64_t tensor_parallel_size;
     int64_t data_parallel_size, data_parallel_size_local; /* of the latter 0: not given */
     bool enable_expert_parallel;
+    const char *layout; /* NULL: not given; of the next, 0 */
+    int64_t ranks, load_concurrency, load_input_len, load_output_len;
     int64_t rank_slice; /* -1: not given */
     int64_t nnodes, node_rank;
     const char *master_addr;
@@ -171,10 +173,8 @@ struct settings {
     int64_t max_model_len;          /* 0: the checkpoint's */
     int64_t max_num_seqs;           /* 0: the engine's default, here and below */
     int64_t max_num_batched_tokens;
-    int64_t max_queued;
-    int64_t max_num_queued_tokens;
-    int64_t slo_ttft_ms;
-    int64_t slo_tpot_ms;
+    int64_t max_queued, max_num_queued_tokens;
+    int64_t slo_ttft_ms, slo_tpot_ms;
     const char *scheduling_policy;
     int64_t kv_cache_memory_bytes;
     double gpu_memory_utilization;

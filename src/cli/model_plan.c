@@ -39,17 +39,37 @@ static fathom_err check_devices(const struct engine_settings *s, fathom_diag *d)
     return FATHOM_OK;
 }
 
-fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, fathom_diag *d)
+/* The options with a layout that is given. */
+static fathom_err resolve_layout(fathom_options *out, struct model_plan *p, const fathom_options *o,
+                                 uint64_t available_bytes, bool compares, fathom_diag *d)
 {
-    fathom_options o;
+    fathom_options as = *o;
+    const bool has_load = o->load.n_request > 0 || o->load.n_input > 0 || o->load.n_output > 0;
+    const bool is_cut = o->world > 1 || o->data_parallel > 1;
+    if (compares && has_load && o->layout == FATHOM_LAYOUT_GIVEN && !is_cut) {
+        as.layout = FATHOM_LAYOUT_AUTO;
+    } else if (compares && has_load && o->layout != FATHOM_LAYOUT_AUTO) {
+        TRY(rank_layout_compare(&p->layout, o, &p->config, p->checkpoint, available_bytes, d));
+        struct rank_layout none;
+        as.load = (fathom_load){0};
+        return rank_layout_resolve(out, &none, &as, &p->config, p->checkpoint, available_bytes, d);
+    }
+    return rank_layout_resolve(out, &p->layout, &as, &p->config, p->checkpoint, available_bytes, d);
+}
+
+fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, bool compares,
+                           fathom_diag *d)
+{
+    fathom_options given, o;
+    const uint64_t available = (uint64_t)v->settings->memory_bytes;
     memset(out, 0, sizeof *out);
     TRY(open_model(&out->checkpoint, &out->config, v, d));
-    engine_options(&o, v->settings, v->model);
+    engine_options(&given, v->settings, v->model);
+    TRY(resolve_layout(&o, out, &given, available, compares, d));
     TRY(settings_resolve(&out->settings, &o, &out->config, d));
-    uint64_t given = (uint64_t)v->settings->memory_bytes;
-    if (given > 0) {
-        return memory_plan_make(&out->plan, &out->settings, &out->config, out->checkpoint, given,
-                                d);
+    if (available > 0) {
+        return memory_plan_make(&out->plan, &out->settings, &out->config, out->checkpoint,
+                                available, d);
     }
     TRY(check_devices(&out->settings, d));
     return memory_plan_make_here(&out->plan, &out->settings, &out->config, out->checkpoint, d);
@@ -65,7 +85,8 @@ void model_plan_each_form(const struct model_plan *p, model_plan_form *visit, vo
         struct weight_form_count *f = &forms[i];
         if (f->form.code == CODE_WIDE || f->n_matrix == 0) continue;
         for (size_t k = i + 1; k < n; k++) {
-            if (strcmp(forms[k].format, f->format) || !weight_form_equal(&forms[k].form, &f->form))
+            if (strcmp(forms[k].format, f->format) != 0 ||
+                !weight_form_equal(&forms[k].form, &f->form))
                 continue;
             f->n_matrix += forms[k].n_matrix;
             f->bytes += forms[k].bytes;

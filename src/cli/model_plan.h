@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "engine/memory_plan.h"
+#include "engine/rank_layout.h"
 #include "model/config.h"
 
 struct model_plan {
@@ -11,12 +12,17 @@ struct model_plan {
     struct model_config config;
     struct engine_settings settings;
     struct memory_plan plan;
+    struct rank_layout layout; /* what was compared; n_rank 0: nothing */
 };
 
 /* model_plan_make - by the command line, for this machine or for --memory
+ *
+ *   compares  a load without --layout is allowed: layouts are compared, and what is planned is the
+ *             one that --layout auto would take, unless the command line gives one
  * Errors  those of the checkpoint and its config. ENOMEM: the model does not fit; *out is then
  *         filled all the same, told by plan.total_bytes > 0. The caller closes it in any case. */
-fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, fathom_diag *d);
+fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, bool compares,
+                           fathom_diag *d);
 void model_plan_close(struct model_plan *p);
 
 /* model_plan_each_form - a line for each way in which matrices of the checkpoint are coded: "72

@@ -102,6 +102,13 @@ static fathom_kv kv_of(const char *name)
     return strcmp(name, "bfloat16") == 0 ? FATHOM_KV_BF16 : FATHOM_KV_FP8;
 }
 
+static fathom_layout layout_of(const char *name)
+{
+    if (!name) return FATHOM_LAYOUT_GIVEN;
+    if (strcmp(name, "auto") == 0) return FATHOM_LAYOUT_AUTO;
+    return strcmp(name, "latency") == 0 ? FATHOM_LAYOUT_LATENCY : FATHOM_LAYOUT_THROUGHPUT;
+}
+
 void engine_options(fathom_options *out, const struct settings *s, const struct model_source *m)
 {
     *out = (fathom_options){
@@ -136,6 +143,10 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .world = (uint32_t)s->tensor_parallel_size,
         .data_parallel = (uint32_t)s->data_parallel_size,
         .expert_parallel = s->enable_expert_parallel,
+        .layout = layout_of(s->layout),
+        .layout_ranks = (uint32_t)s->ranks,
+        .load = {(uint32_t)s->load_concurrency, (uint32_t)s->load_input_len,
+                 (uint32_t)s->load_output_len},
         .rank_slice = s->rank_slice >= 0,
         .rank = s->rank_slice >= 0 ? (uint32_t)s->rank_slice : 0,
         .no_async = !s->async_scheduling,

@@ -16,6 +16,7 @@ enum {
     HOSTED = SERVE | OFFLINE,                /* commands that take vLLM's engine options */
     ENGINE = HOSTED | ON(RUN),               /* commands that start an engine */
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
+    LAID_OUT = SERVE | ON(PLAN) | ON(DOCTOR),                     /* that choose a layout */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
     ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HEALTH) |
@@ -872,6 +873,27 @@ const struct option option_table[] = {
     {"enable-expert-parallel", NULL, NULL, NULL,
      "each expert whole on one rank of --data-parallel-size", .kind = OPTION_FLAG,
      .group = GROUP_PARALLEL, .commands = PLANNED, .field = FIELD(enable_expert_parallel), USE},
+    {"layout", NULL, "NAME", NULL,
+     "how a model is cut over --ranks; latency: as --tensor-parallel-size; throughput: as "
+     "--data-parallel-size --enable-expert-parallel; auto: the one of which more tokens a second "
+     "are predicted for the load (fathom plan shows both)",
+     .kind = OPTION_CHOICE, .choices = "auto|latency|throughput", .group = GROUP_PARALLEL,
+     .commands = LAID_OUT, .field = FIELD(layout), USE},
+    {"ranks", NULL, "N", "0",
+     "ranks of --layout; 0: the GPUs of --devices, else all; on a CPU it has to be given",
+     .kind = OPTION_COUNT, .hi = 1024, .group = GROUP_PARALLEL, .commands = LAID_OUT,
+     .field = FIELD(ranks), USE},
+    {"concurrency", NULL, "N", "0",
+     "the load that layouts are compared for: requests at once; also makes --max-num-seqs where "
+     "that is not given; 0: --max-num-seqs",
+     .kind = OPTION_COUNT, .hi = 1e6, .group = GROUP_PARALLEL, .commands = LAID_OUT,
+     .field = FIELD(load_concurrency), USE},
+    {"input-len", NULL, "N", "0", "and tokens of each prompt; 0: 1024", .kind = OPTION_COUNT,
+     .hi = 1 << 24, .group = GROUP_PARALLEL, .commands = LAID_OUT, .field = FIELD(load_input_len),
+     USE},
+    {"output-len", NULL, "N", "0", "and of each answer; 0: 256", .kind = OPTION_COUNT,
+     .hi = 1 << 24, .group = GROUP_PARALLEL, .commands = LAID_OUT, .field = FIELD(load_output_len),
+     USE},
     {"distributed-executor-backend", NULL, "NAME", "mp", "how ranks are started",
      .kind = OPTION_TEXT, PARALLEL,
      REFUSE("mp|uni", "ranks are threads of this process; leave the flag out or give mp")},

@@ -18,6 +18,7 @@
 #include "engine/engine_identity.h"
 #include "engine/host_runner.h"
 #include "engine/rank_group.h"
+#include "engine/rank_layout.h"
 #include "engine/runner.h"
 #include "fathom/follow.h"
 #include "model/config.h"
@@ -237,13 +238,23 @@ static void close_opening(struct opening *p)
     checkpoint_close(p->checkpoint);
 }
 
+/* The settings, with a layout that is chosen where the options leave it. */
+static fathom_err resolve(struct opening *p, const fathom_options *o, fathom_diag *d)
+{
+    fathom_options as;
+    struct rank_layout choice;
+    TRY(rank_layout_resolve(&as, &choice, o, &p->config, p->checkpoint, 0, d));
+    if (choice.n_rank > 0) LOG_INFO("engine", "layout=%s", choice.reason);
+    return settings_resolve(&p->settings, &as, &p->config, d);
+}
+
 static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *d)
 {
     struct engine_settings *s = &p->settings;
     TRY(open_checkpoint(&p->checkpoint, o, d));
     TRY(model_config_load(&p->config, p->checkpoint, d));
     TRY(generation_config_load(&p->generation, p->checkpoint, p->config.n_vocab, d));
-    TRY(settings_resolve(s, o, &p->config, d));
+    TRY(resolve(p, o, d));
     TRY(check_draft_layer(s, p->checkpoint, &p->config, d));
     log_weights(o, s, &p->config);
     TRY(memory_plan_make_here(&p->plan, s, &p->config, p->checkpoint, d));

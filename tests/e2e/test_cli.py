@@ -239,6 +239,54 @@ class Cli(unittest.TestCase):
         _, err = run("plan", "--memory", "8G", "--kv-cache-memory-bytes", "500G", status=1)
         self.assertIn("is 536.9 GB, and of 8.6 GB that are free", err)
 
+    def test_plan_compares_layouts_for_a_load(self):
+        load = ("--backend", "cpu", "--memory", "4G", "--concurrency", "40", "--input-len", "300",
+                "--output-len", "100")
+        out, _ = run("plan", "--ranks", "2", *load)
+        self.assertIn("40 requests at once, each of 300 tokens and an answer of 100", out)
+        self.assertIn("latency: -tp 2\n", out)
+        self.assertIn("throughput: -dp 2 --enable-expert-parallel\n", out)
+        tokens = [int(n.replace(",", ""))
+                  for n in re.findall(r"output tokens/s +([\d,]+) with", out)]
+        self.assertEqual(len(tokens), 2)
+        chosen = re.search(r"--layout auto takes (\w+) over 2 ranks: 40 requests", out).group(1)
+        self.assertEqual(chosen, ("latency", "throughput")[tokens[1] > tokens[0]])
+        self.assertIn("2; what follows is of each", out)
+        # what is planned is what was asked for, here 40 and 20 requests of each rank
+        out, _ = run("plan", "-tp", "2", *load)
+        self.assertIn("--layout auto takes", out)
+        self.assertIn("all 64 requests of 4,096 tokens at once", out)
+        dry = ("serve", "--dry-run", "--backend", "cpu", "--ranks", "2", "--concurrency", "40")
+        self.assertIn("all 40 requests", run(*dry, "--layout", "latency")[0])
+        self.assertIn("all 20 requests", run(*dry, "--layout", "throughput")[0])
+        self.assertIn("--layout auto takes", run(*dry, "--layout", "auto")[0])
+        for flags, words in (
+                (("--layout", "throughput", "-tp", "2"),
+                 "--layout throughput and --tensor-parallel-size 2: give one of them"),
+                (("--layout", "latency", "-dp", "2", "--enable-expert-parallel"),
+                 "--layout latency and --data-parallel-size, which is --layout throughput"),
+                (("--layout", "auto", "-tp", "2"), "which is --layout latency"),
+                (("--layout", "auto"), "give --ranks"),
+                (("--layout", "auto", "--ranks", "3"), "which 3 ranks cannot share"),
+                (("--ranks", "2"), "give --layout too"),
+                (("--concurrency", "9"), "say what --layout auto chooses by")):
+            _, err = run("serve", "--dry-run", "--backend", "cpu", *flags, status=1)
+            self.assertIn(words, err)
+
+    def test_a_server_tells_which_layout_it_has_taken_and_why(self):
+        server = Served("--backend", "cpu", "--layout", "auto", "--ranks", "2", "--concurrency",
+                        "4", "--input-len", "100", "--output-len", "50")
+        said = server.post("/v1/completions", {"model": "pilot", "prompt": "Hello", "max_tokens": 4})
+        self.assertEqual(said["usage"]["completion_tokens"], 4)
+        lanes = sum(name.startswith("fathom_lane_running") for name in server.metrics())
+        self.assertEqual(server.stop(), 0)
+        line = re.search(r"layout=(\w+) over 2 ranks: 4 requests of 100 \+ 50 tokens, of which 4 "
+                         r"run at once, \d+ tokens/s predicted; (\w+): 4 at once, \d+$",
+                         server.errors, re.M)
+        self.assertEqual({*line.groups()}, {"latency", "throughput"})
+        self.assertIn("ranks=2", server.errors)
+        self.assertEqual(lanes, {"latency": 0, "throughput": 2}[line.group(1)])
+
     def test_a_method_that_is_not_read_is_refused_by_name(self):
         with open(os.path.join(PILOT, "config.json"), encoding="utf-8") as f:
             config = json.load(f)
