@@ -276,7 +276,8 @@ class Cli(unittest.TestCase):
     def test_a_server_tells_which_layout_it_has_taken_and_why(self):
         server = Served("--backend", "cpu", "--layout", "auto", "--ranks", "2", "--concurrency",
                         "4", "--input-len", "100", "--output-len", "50")
-        said = server.post("/v1/completions", {"model": "pilot", "prompt": "Hello", "max_tokens": 4})
+        said = server.post("/v1/completions", {"model": "pilot", "prompt": "Hello", "max_tokens": 4,
+                                                "temperature": 0, "ignore_eos": True})
         self.assertEqual(said["usage"]["completion_tokens"], 4)
         lanes = sum(name.startswith("fathom_lane_running") for name in server.metrics())
         self.assertEqual(server.stop(), 0)
