@@ -130,7 +130,8 @@ __global__ void __launch_bounds__(256) plain_product_kernel(const struct product
         }
         __syncthreads();
         const uint32_t n = min(n0 + (uint32_t)tc, a.n - 1);
-        const float ws = p.w_scale[(size_t)(n / K_LINE) * a.scale_stride + k_line];
+        const float ws =
+            row_scaled(p, n, p.w_scale[(size_t)(n / K_LINE) * a.scale_stride + k_line]);
         for (int j = 0; j < 4; j++) {
             int r = tr + 8 * j;
             float sum = 0.0f;
@@ -220,6 +221,24 @@ static void release(struct problem *p)
     p->n_owned = 0;
 }
 
+/* Weights have a scale a row, in the place of those of squares. */
+static bool by_row;
+
+static void make_row_scales(struct problem *p, uint32_t n_expert)
+{
+    struct product_args *a = &p->a;
+    const uint32_t n_k_line = a->k / K_LINE, n = a->n * n_expert;
+    float *scale = (float *)calloc(n + n_k_line, sizeof *scale);
+    for (uint32_t i = 0; i < n; i++) scale[i] = 0.01f * (float)(1 + i * 7919 % 100);
+    for (uint32_t i = 0; i < n_k_line; i++) scale[n + i] = 1.0f;
+    a->row_scale = (float *)own(p, device_copy(scale, (n + n_k_line) * sizeof *scale));
+    a->row_scale_step = a->n;
+    a->w_scale = a->row_scale + n;
+    a->scale_stride = 0;
+    a->w_scale_step = 0;
+    free(scale);
+}
+
 static struct problem make_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t n_expert,
                                    uint32_t in_rows, uint32_t guard_cols)
 {
@@ -241,6 +260,7 @@ static struct problem make_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t 
     a->q = (uint8_t *)own(&p, device_bytes((size_t)in_rows * k));
     a->q_scale = (float *)own(&p, device_bytes((size_t)in_rows * n_k_line * 4));
     generate((void *)a->q, (float *)a->q_scale, 1, in_rows, k, 1000);
+    if (by_row) make_row_scales(&p, n_expert);
     a->n_token = m;
     a->out_stride = n + guard_cols;
     a->in_divisor = 1;

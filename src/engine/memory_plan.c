@@ -292,6 +292,7 @@ static fathom_err check_weights(const struct engine_settings *s, const struct mo
         .takes = s->backend == FATHOM_BACKEND_CUDA ? backend_cuda_takes : NULL,
         .stacks_experts = s->backend == FATHOM_BACKEND_CUDA,
         .fp8_inputs = s->limits.act == ACT_FP8,
+        .no_int8_groups = s->backend == FATHOM_BACKEND_CUDA && s->limits.act == ACT_INT8,
         .quantization = s->quantization,
         .parallel = s->place.parallel,
     };

@@ -83,7 +83,7 @@ static bool widths_fit_fp8(const struct model_config *c, const struct parallel *
     return true;
 }
 
-/* Whether ACT_FP8, which a GPU has its quickest kernels for, can be had. */
+/* Whether ACT_FP8 or ACT_INT8, which a GPU has its quickest kernels for, can be had. */
 static bool fp8_fits(const struct engine_settings *s, const struct model_config *config)
 {
     return s->backend == FATHOM_BACKEND_CUDA && s->limits.kv_type != KV_TYPE_F32 &&
@@ -95,7 +95,8 @@ static enum act_type default_act(const struct engine_settings *s, const struct m
     if (config->dtype == DTYPE_F32) return ACT_F32;
     const bool is_int8 = config->quant == QUANT_INT8 || config->quant == QUANT_ASCEND;
     if (is_int8 && s->backend == FATHOM_BACKEND_CPU) return ACT_INT8;
-    return fp8_fits(s, config) ? ACT_FP8 : ACT_BF16;
+    if (!fp8_fits(s, config)) return ACT_BF16;
+    return config->quant_int8 ? ACT_INT8 : ACT_FP8; /* a GPU's other products of int8 are slow */
 }
 
 /* Where no weight is FP8, ACT_FP8 rounds the inputs of products as ACT_BF16 does. */
@@ -210,12 +211,7 @@ static fathom_err resolve_types(struct engine_settings *out, const fathom_option
     case FATHOM_ACT_F32: out->limits.act = ACT_F32; break;
     case FATHOM_ACT_BF16: out->limits.act = bf16_act(out, config); break;
     case FATHOM_ACT_FP8: out->limits.act = ACT_FP8; break;
-    case FATHOM_ACT_INT8:
-        if (out->backend == FATHOM_BACKEND_CUDA) {
-            FAIL(d, FATHOM_EUNSUPPORTED, "--dtype int8 is for a CPU: give fp8 or bfloat16");
-        }
-        out->limits.act = ACT_INT8;
-        break;
+    case FATHOM_ACT_INT8: out->limits.act = ACT_INT8; break;
     default: FAIL(d, FATHOM_EINVAL, "--dtype: no activation type has the number %d", (int)o->act);
     }
     return FATHOM_OK;

@@ -404,6 +404,10 @@ static fathom_err read_group(struct model_config *c, const char *name, const jso
              "int-quantized, float-quantized, nvfp4-pack-quantized or mxfp4-pack-quantized",
              name, format);
     }
+    if (strcmp(format, "int-quantized") == 0 &&
+        json_is_object(json_object_get(group, "input_activations"))) {
+        c->quant_int8 = true;
+    }
     if (!json_is_object(w)) return FATHOM_OK;
     if (strcmp(format, "pack-quantized") == 0) {
         TRY(need_4_bits(w, "num_bits", d));
@@ -505,6 +509,7 @@ static fathom_err read_quantization(struct model_config *c, const json_t *o, fat
     TRY(json_get_str(q, "quant_method", true, &name, d));
     copy_text(c->quant_name, sizeof c->quant_name, name);
     c->quant = quant_method_of(name);
+    c->quant_int8 = c->quant == QUANT_INT8 || c->quant == QUANT_ASCEND;
     switch (c->quant) {
     case QUANT_FP8: return read_fp8(c, q, d);
     case QUANT_AWQ: return read_awq(c, q, d);
@@ -668,5 +673,6 @@ void model_config_set_quant(struct model_config *c, const char *name)
 {
     copy_text(c->quant_name, sizeof c->quant_name, name);
     c->quant = quant_method_of(name);
+    c->quant_int8 = c->quant == QUANT_INT8 || c->quant == QUANT_ASCEND;
     ASSERT(c->quant != QUANT_OTHER);
 }

@@ -104,6 +104,7 @@ struct model_config {
     char quant_name[48];  /* quant_method as the file spells it; "" without one */
     bool scales_are_pow2; /* scale_fmt is ue8m0 */
     uint32_t quant_group; /* inputs that share a scale, as the file says; 0: it does not */
+    bool quant_int8;      /* weights are int8, and inputs are meant to be */
     bool gptq_v2;         /* zeros are stored as they are, not less one */
     bool quant_symmetric; /* all weights are said to be symmetric: no zeros are stored */
 };

@@ -175,6 +175,7 @@ struct weight_use {
     bool (*takes)(const struct weight_form *f); /* of the backend; NULL: all forms */
     bool stacks_experts;      /* gate and up of a layer's experts must be of one form, and down */
     bool fp8_inputs;          /* ACT_FP8 */
+    bool no_int8_groups;      /* ACT_INT8 is there for int8 weights, not for those of 4 bits */
     const char *quantization; /* a method that the user has named, or NULL */
     struct parallel parallel;
 };

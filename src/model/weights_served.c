@@ -127,8 +127,14 @@ static fathom_err check_form(const struct served *s, const struct weight_need *n
     }
     if (s->use->fp8_inputs && form->code == CODE_I8) {
         FAIL(s->d, FATHOM_EUNSUPPORTED,
-             "%s is %s, whose inputs are not quantized to int8: use --dtype bfloat16", need->name,
-             weight_form_text(text, form));
+             "%s is %s, whose inputs are not quantized to fp8: use --dtype int8 or bfloat16",
+             need->name, weight_form_text(text, form));
+    }
+    if (s->use->no_int8_groups && form->code == CODE_U4) {
+        FAIL(s->d, FATHOM_EUNSUPPORTED,
+             "%s is %s, whose inputs the %s backend does not quantize to int8: use --dtype fp8 or "
+             "bfloat16",
+             need->name, weight_form_text(text, form), s->use->backend_name);
     }
     return weights_check_cut(form, need, &part, s->d);
 }

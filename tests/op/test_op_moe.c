@@ -132,6 +132,38 @@ static void test_every_form(void **state)
     }
 }
 
+/* Inputs are int8 codes: what is left are values on either side of a code's boundary. */
+static void test_int8_inputs(void **state)
+{
+    (void)state;
+    static const struct weight_form forms[] = {
+        {.code = CODE_I8, .scale_type = DTYPE_F32, .block_row = 1},
+        {.code = CODE_I8, .scale_type = DTYPE_F32, .block_row = 128, .block_col = 128}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        struct backend_config c;
+        struct rig ref, dev;
+        struct moe_tensors tensors;
+        struct gen *g = gen_create_for(83, ACT_INT8);
+        gen_config(&c, ACT_INT8, KV_TYPE_BF16, false);
+        if (i == 1) c.shared_inner = 256; /* a shared expert by itself */
+        rig_open_pair(&ref, &dev, &c);
+        gen_code_as(g, &forms[i]);
+        gen_moe(g, &c, DTYPE_F8_E4M3, &tensors);
+        float *x = gen_floats(g, (size_t)N * c.hidden, 1);
+        float *route = gen_route(g, &c);
+        struct moe_case kr = {rig_moe(&ref, &tensors), x, route};
+        struct moe_case kd = {rig_moe(&dev, &tensors), x, route};
+        float *want = run(&ref, &kr, x, N);
+        float *got = run(&dev, &kd, x, N);
+        op_close("int8 inputs", got, want, (size_t)N * c.hidden, 1e-3);
+        op_check_rows("int8 inputs", &dev, run, &kd, x, N, c.hidden, c.hidden);
+        mem_free(want);
+        mem_free(got);
+        rig_close_pair(&ref, &dev);
+        gen_destroy(g);
+    }
+}
+
 static void check(enum act_type act, enum dtype t, bool wide, bool with_shared)
 {
     struct backend_config c;
@@ -229,9 +261,10 @@ static void test_behind_router(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type),     cmocka_unit_test(test_every_form),
-        cmocka_unit_test(test_without_shared), cmocka_unit_test(test_long_sums),
-        cmocka_unit_test(test_every_expert),   cmocka_unit_test(test_behind_router),
+        cmocka_unit_test(test_every_type),    cmocka_unit_test(test_every_form),
+        cmocka_unit_test(test_int8_inputs),   cmocka_unit_test(test_without_shared),
+        cmocka_unit_test(test_long_sums),     cmocka_unit_test(test_every_expert),
+        cmocka_unit_test(test_behind_router),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -1,7 +1,8 @@
 /* test_product.cpp - the FP8 products of sm_90a on the simulated GPU: few rows and many give the
  * same bits, whatever the tile and however many clusters there are, and write nothing else; codes of
  * a SwiGLU and bf16 rows are those of the sums. The same of weights with a scale a row, and of
- * packed U4 weights, whose scales and codes are read exactly */
+ * packed U4 weights, whose scales and codes are read exactly; and the products of int8, whose sums
+ * are exact */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -510,11 +511,99 @@ void test_u4_codes_are_exact(void **)
 
 } // namespace
 
+/* What an output of int8 codes is: with scales of rows one rounding of the scales' product and one
+ * of the whole, else an ascending sum. */
+float int8_output(const product_args &a, bool by_row, uint32_t e, uint32_t r, uint32_t n)
+{
+    const uint32_t n_k_line = a.k / K_LINE, x = r / a.in_divisor;
+    const int8_t *w = (const int8_t *)a.w + e * a.w_stride + (size_t)n * a.k;
+    const int8_t *q = (const int8_t *)a.q + (size_t)x * a.k;
+    const float *ws = a.w_scale + e * a.w_scale_step + n / a.block_row * a.scale_stride;
+    int32_t all = 0;
+    double sum = 0.0;
+    for (uint32_t line = 0; line < n_k_line; line++) {
+        int32_t part = 0;
+        for (uint32_t i = line * K_LINE; i < (line + 1) * K_LINE; i++) part += w[i] * q[i];
+        all += part;
+        if (!by_row) sum += (double)part * a.q_scale[x * n_k_line + line] * ws[line];
+    }
+    return by_row ? (float)all * (a.q_scale[x] * ws[0]) : (float)sum;
+}
+
+/* Every tile gives what is said there, and where sums are rounded the bits of every other one. */
+void check_int8(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool mapped,
+                bool by_row)
+{
+    problem p;
+    cuda_backend c = {};
+    make(p, n_row, n, k, in_divisor, mapped);
+    product_args &a = p.a;
+    uint32_t seed = 5;
+    uint8_t *w = aligned(p.tiled, (size_t)p.n_expert * n * k), *q = (uint8_t *)a.q;
+    for (size_t i = 0; i < (size_t)p.n_expert * n * k; i++) w[i] = (uint8_t)next(seed);
+    for (size_t i = 0; i < (size_t)p.n_in * k; i++) q[i] = (uint8_t)(int8_t)((int)(next(seed) % 255) - 127);
+    for (float &s : p.w_scale) s = 0.01f * (float)(1 + next(seed) % 100);
+    for (float &s : p.q_scale) s = 0.01f * (float)(1 + next(seed) % 100);
+    a.w = w;
+    a.tiled = false;
+    a.w_stride = (size_t)n * k;
+    a.block_row = by_row ? 1 : K_LINE;
+    a.block_col = by_row ? 1 << 30 : K_LINE;
+    if (by_row) {
+        p.w_scale.resize((size_t)p.n_expert * n, 0.37f);
+        a.w_scale = p.w_scale.data();
+        a.scale_stride = 1;
+        a.w_scale_step = n;
+    }
+    c.properties.sharedMemPerBlockOptin = 227 << 10;
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    assert_int_equal(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking), cudaSuccess);
+    std::vector<float> first;
+    for (uint32_t tile : {8u, 16u, 32u, (uint32_t)PRODUCT_LARGE_TILE}) {
+        std::vector<float> got((size_t)(n_row + 1) * a.out_stride, guard);
+        a.out = got.data();
+        const uint32_t n_tile = mapped ? map_rows(p, tile) : ceil_div(n_row, tile);
+        assert_int_equal(product_i8(&c, a, by_row, tile, n_tile, "int8"), FATHOM_OK);
+        assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
+        if (first.empty()) first = got;
+        assert_true(got == first);
+    }
+    double error = 0.0, norm = 0.0;
+    for (uint32_t r = 0; r <= n_row; r++) {
+        const uint32_t e = mapped ? r % 4 : 0;
+        for (uint32_t col = 0; col < a.out_stride; col++) {
+            const float out = first[(size_t)r * a.out_stride + col];
+            if (r == n_row || e >= p.n_expert || col >= n) {
+                assert_true(out == guard);
+                continue;
+            }
+            const float want = int8_output(a, by_row, e, r, col);
+            if (by_row) assert_true(out == want);
+            error += ((double)out - want) * ((double)out - want);
+            norm += (double)want * want;
+        }
+    }
+    assert_true(sqrt(error / norm) < 1e-6);
+    assert_int_equal(cudaStreamDestroy(c.stream), cudaSuccess);
+}
+
+void test_int8(void **)
+{
+    for (bool by_row : {true, false}) {
+        check_int8(1, 80, 128, 1, false, by_row);
+        check_int8(13, 200, 6 * 128, 1, false, by_row); /* two parts of K, a cut tile */
+        check_int8(140, 72, 24 * 128, 1, false, by_row);
+        check_int8(61, 80, 3 * 128, 4, true, by_row);
+        check_int8(300, 144, 2 * 128, 2, true, by_row);
+    }
+}
+
 int main(void)
 {
     simt_set_capability(9, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),   cmocka_unit_test(test_row_scales),
+        cmocka_unit_test(test_int8),
         cmocka_unit_test(test_mapped),
         cmocka_unit_test(test_wide),
         cmocka_unit_test(test_u4),

@@ -209,7 +209,7 @@ static void a_gpu_takes_fp8_where_widths_allow(void **state)
     assert_int_equal(s.limits.act, ACT_FP8);
 }
 
-static void int8_inputs_and_an_int8_head_are_a_cpus(void **state)
+static void int8_inputs_and_an_int8_head(void **state)
 {
     (void)state;
     struct engine_settings s;
@@ -240,7 +240,18 @@ static void int8_inputs_and_an_int8_head_are_a_cpus(void **state)
     o.head = FATHOM_HEAD_INT8;
     expect(&o, FATHOM_EUNSUPPORTED, "--head-dtype int8 is for a CPU");
     o = (fathom_options){.backend = FATHOM_BACKEND_CUDA, .act = FATHOM_ACT_INT8};
-    expect(&o, FATHOM_EUNSUPPORTED, "--dtype int8 is for a CPU");
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.act, ACT_INT8);
+    o = (fathom_options){.backend = FATHOM_BACKEND_CUDA};
+    c = config;
+    c.quant = QUANT_COMPRESSED_TENSORS;
+    c.quant_int8 = true;
+    c.hidden = c.dense_inner = c.moe_inner = c.q_lora_rank = 256;
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.act, ACT_INT8);
+    c.hidden = 320; /* no whole groups of 128 */
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.act, ACT_BF16);
 }
 
 static void a_slice_is_one_rank_of_many(void **state)
@@ -358,7 +369,7 @@ int main(void)
         cmocka_unit_test(a_step_has_no_more_requests_than_tokens),
         cmocka_unit_test(drafts_need_rows_and_a_layer_that_makes_them),
         cmocka_unit_test(a_gpu_takes_fp8_where_widths_allow),
-        cmocka_unit_test(int8_inputs_and_an_int8_head_are_a_cpus),
+        cmocka_unit_test(int8_inputs_and_an_int8_head),
         cmocka_unit_test(a_slice_is_one_rank_of_many),
         cmocka_unit_test(a_device_goes_to_the_rank_that_runs),
         cmocka_unit_test(recorded_sizes_are_sorted_and_within_a_step),

@@ -3,8 +3,9 @@
  * Two paths through the operators, chosen once by enum act_type:
  *   float  (ACT_F32, ACT_BF16) activations f32, rounded to bf16 as inputs of products if so
  *                     asked, weights decoded in the product; any GPU, any weight type
- *   fast   (ACT_FP8)  inputs of FP8 weights quantized to e4m3 per 128 values with power-of-two
- *                     scales, inputs of BF16 weights rounded to bf16; tensor cores
+ *   fast   (ACT_FP8, ACT_INT8)  inputs of FP8 weights quantized to e4m3 per 128 values with
+ *                     power-of-two scales, inputs of BF16 weights rounded to bf16, with ACT_INT8
+ *                     those of int8 weights quantized to int8; tensor cores
  * The residual stream, norms, router, softmax and all sums are f32 in both.
  */
 #ifndef FATHOM_BACKEND_CUDA_INT_CUH
@@ -88,7 +89,8 @@ struct matrix {
     uint32_t block_row; /* rows and columns that share a scale */
     uint32_t block_col;
     struct pack4 pack;
-    bool packs_fp8; /* packed: ACT_FP8 quantizes its inputs, as tensor_takes_fp8 has it */
+    bool packs_fp8;        /* packed: ACT_FP8 quantizes its inputs, as tensor_takes_fp8 has it */
+    enum tensor_int8 int8; /* I8: how ACT_INT8 does */
 };
 
 /* Matrices with one input whose outputs stand side by side: one matrix when their types and scale
@@ -285,6 +287,9 @@ struct cuda_backend {
     float *mid_f; /* [rows][inner]; mid_f, heads_f and qa_f: or bf16, where a weight takes it */
     uint8_t *mid_q;
     float *mid_scale;
+    uint8_t *int8_q;   /* inputs of a product of int8 weights, [rows][width] */
+    float *int8_scale; /* [rows] or [rows][width / 128] */
+    uint64_t int8_bytes;
     float *expert_out;   /* [T * rows_per_token][D]; or bf16, as many */
     float *shared_out;   /* [T][D] */
     float *router_score; /* [K part][T][pitch] (k_parts.h) */
@@ -377,6 +382,8 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
                              const struct act *in, uint32_t n_token, float *out, const char *what);
 /* whether this weight takes e4m3 activations */
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
+/* whether it takes int8 ones, which its product makes of f32 */
+bool cuda_wants_int8(const struct cuda_backend *c, const struct matrix *w);
 /* whether it takes bf16 ones, where they are there */
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
 /* INPUT_ flags of the forms of a norm's rows that w's products read: of prepare_mla, prepare_ffn or
@@ -440,6 +447,11 @@ fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const st
 /* dense.cu: fills q and scale from f, rows of `width` (a multiple of 128) */
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
                          uint8_t *q, float *scale, const char *what);
+
+/* product_i8.cu: fills int8_q and int8_scale from f, rows of `width` (a multiple of 128); by_row: a
+ * scale for each row, else for each 128 values */
+fathom_err cuda_int8_codes(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
+                           bool by_row, const char *what);
 
 /* dense.cu: mid [n_row][gate | up] to mid_q, for an FP8 weight, or mid_f, as bf16 for a BF16 one */
 fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const struct matrix *down,

@@ -378,17 +378,18 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
              c->n_expert, c->n_expert_used, c->n_group, EXPERTS_MAX, EXPERTS_USED_MAX,
              EXPERT_GROUPS_MAX);
     }
-    if (c->act == ACT_FP8 && c->kv.type == KV_TYPE_F32) {
+    const bool codes = c->act == ACT_FP8 || c->act == ACT_INT8;
+    const char *type = c->act == ACT_INT8 ? "int8" : "fp8";
+    if (codes && c->kv.type == KV_TYPE_F32) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "fp8 activations go with a bfloat16 or fp8 cache; use --kv-cache-dtype bfloat16");
+             "%s activations go with a bfloat16 or fp8 cache; use --kv-cache-dtype bfloat16", type);
     }
-    if (c->act == ACT_FP8 &&
-        (c->hidden % FP8_GROUP || c->q_lora_rank % FP8_GROUP || c->dense_inner % FP8_GROUP ||
-         (c->n_expert && c->moe_inner % FP8_GROUP))) {
+    if (codes && (c->hidden % FP8_GROUP || c->q_lora_rank % FP8_GROUP ||
+                  c->dense_inner % FP8_GROUP || (c->n_expert && c->moe_inner % FP8_GROUP))) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "fp8 activations need widths that are multiples of 128: hidden %u, q_lora %u, dense "
+             "%s activations need widths that are multiples of 128: hidden %u, q_lora %u, dense "
              "%u, experts %u; use --dtype bfloat16",
-             c->hidden, c->q_lora_rank, c->dense_inner, c->moe_inner);
+             type, c->hidden, c->q_lora_rank, c->dense_inner, c->moe_inner);
     }
     return FATHOM_OK;
 }
@@ -397,6 +398,7 @@ static fathom_err make_scratch(struct cuda_backend *c, fathom_diag *d)
 {
     struct cuda_scratch_sizes sizes;
     cuda_scratch_measure(&sizes, &c->c);
+    c->int8_bytes = sizes.bytes[SCRATCH_INT8];
     ASSERT(sizes.bytes[SCRATCH_INDEX_SCORE] % sizeof(float) == 0);
     c->score_floats = sizes.bytes[SCRATCH_INDEX_SCORE] / sizeof(float);
     c->part_rows = sizes.part_rows;
@@ -439,6 +441,8 @@ static void name_scratch(struct cuda_backend *c)
     c->mid_f = (float *)s[SCRATCH_MID_F];
     c->mid_q = (uint8_t *)s[SCRATCH_MID_Q];
     c->mid_scale = (float *)s[SCRATCH_MID_SCALE];
+    c->int8_q = (uint8_t *)s[SCRATCH_INT8];
+    c->int8_scale = (float *)s[SCRATCH_INT8_SCALE];
     c->expert_out = (float *)s[SCRATCH_EXPERT_OUT];
     c->shared_out = (float *)s[SCRATCH_SHARED_OUT];
     c->router_score = (float *)s[SCRATCH_ROUTER_SCORE];
@@ -532,6 +536,7 @@ static void log_kernels(const struct cuda_backend *c)
     for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
         LOG_INFO("cuda", "operator=%s few_rows=\"%s\" many_rows=\"%s\"", dense[i], few, many);
     }
+    if (c->c.act == ACT_INT8) LOG_INFO("cuda", "weights=int8 kernels=\"product_i8 (mma.sync)\"");
     if (c->sm90)
         LOG_INFO("cuda", "operator=moe few_tokens_from_swiglu=\"down_few (sm_90, wgmma)\"");
     const char *path = c->fast ? "tensor cores" : "float";
@@ -558,7 +563,7 @@ static fathom_err create(struct backend **out, const struct backend_config *conf
     c->base.ops = &cuda_ops;
     c->c = *config;
     c->device = config->device;
-    c->fast = config->act == ACT_FP8;
+    c->fast = config->act == ACT_FP8 || config->act == ACT_INT8;
     c->generic = generic;
     fathom_err err = open_device(c, d);
     if (!err) err = open_queue(c);

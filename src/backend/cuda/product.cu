@@ -56,8 +56,13 @@ bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w)
 {
     /* as tensor_takes_fp8 */
     if (w->dtype == DTYPE_U8) return c->c.act == ACT_FP8 && w->packs_fp8;
-    return c->c.act == ACT_FP8 && w->dtype == DTYPE_F8_E4M3 && w->n_col % 128 == 0 &&
-           w->row0 == 0 && w->col0 == 0;
+    return c->fast && w->dtype == DTYPE_F8_E4M3 && w->n_col % 128 == 0 && w->row0 == 0 &&
+           w->col0 == 0;
+}
+
+bool cuda_wants_int8(const struct cuda_backend *c, const struct matrix *w)
+{
+    return c->c.act == ACT_INT8 && w->dtype == DTYPE_I8 && w->int8 != TENSOR_INT8_NONE;
 }
 
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w)
@@ -214,6 +219,18 @@ static uint32_t fp8_tile(const struct cuda_backend *c, const struct product_args
     return few_is_faster(c, a) ? (uint32_t)FEW_TILE_MAX : (uint32_t)PRODUCT_LARGE_TILE;
 }
 
+/* Inputs are made codes here, whoever made them before for another matrix. */
+static fathom_err product_int8(struct cuda_backend *c, struct product_args a,
+                               const struct matrix *w, const struct act *in, uint32_t n_in,
+                               uint32_t tile, uint32_t n_tile, const char *what)
+{
+    const bool by_row = w->int8 == TENSOR_INT8_ROW;
+    TRY(cuda_int8_codes(c, in->f, n_in, in->width, by_row, what));
+    a.q = c->int8_q;
+    a.q_scale = c->int8_scale;
+    return product_i8(c, a, by_row, tile, n_tile, what);
+}
+
 fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const struct act *in,
                         uint32_t n_token, float *out, uint32_t stride, const char *what)
 {
@@ -222,6 +239,11 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
     if (cuda_wants_fp8(c, w) && in->q) {
         uint32_t tile = fp8_tile(c, a);
         return product_fp8(c, a, tile, ceil_div(n_token, tile), what);
+    }
+    if (cuda_wants_int8(c, w)) {
+        const uint32_t tile =
+            n_token > SMALL_TOKENS_MAX ? (uint32_t)PRODUCT_LARGE_TILE : token_tile(n_token);
+        return product_int8(c, a, w, in, n_token, tile, ceil_div(n_token, tile), what);
     }
     if (in->h && cuda_wants_bf16(c, w)) {
         const bool many = n_token >= bf16_many_rows(w) && stride % 2 == 0;
@@ -315,6 +337,10 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
         const uint32_t tile = many_is_faster(c, a) ? PRODUCT_LARGE_TILE : c->map.tile;
         return product_fp8(c, a, tile, c->map.max_task, what);
     }
+    if (cuda_wants_int8(c, &w->first)) {
+        return product_int8(c, a, &w->first, in, c->map.n_row / rows.in_divisor, c->map.tile,
+                            c->map.max_task, what);
+    }
     if (in->h && cuda_wants_bf16(c, &w->first)) {
         if (c->map.tile <= PRODUCT_BF16_TILE_MAX)
             return product_bf16(c, a, c->map.tile, c->map.max_task, what);
@@ -344,9 +370,14 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
     ASSERT(n_stack > 0);
     const struct matrix *up = &w->moe.up.first, *down = &w->moe.down.first;
     const bool up_fp8 = cuda_wants_fp8(c, up), down_fp8 = cuda_wants_fp8(c, down);
-    if (!up_fp8 && !cuda_wants_bf16(c, up)) return down_fp8 ? 32 : PRODUCT_FLOAT_TILE;
+    const bool up_int8 = cuda_wants_int8(c, up), down_int8 = cuda_wants_int8(c, down);
     uint32_t mean = n_row / n_stack;
     bool large = (up_fp8 || bf16_takes_many(c, up)) && (down_fp8 || bf16_takes_many(c, down));
+    if (up_int8 != down_int8) return 32;
+    if (up_int8)
+        large = true;
+    else if (!up_fp8 && !cuda_wants_bf16(c, up))
+        return down_fp8 ? 32 : PRODUCT_FLOAT_TILE;
     if (up->pack.tile_bytes || down->pack.tile_bytes) {
         const bool both =
             c->sm90 && up_fp8 && down_fp8 && up->pack.tile_bytes == down->pack.tile_bytes;
@@ -356,7 +387,7 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
         }
         large = false;
     }
-    const uint32_t large_from = up_fp8 || down_fp8 ? LARGE_FROM : LARGE_FROM_BF16;
+    const uint32_t large_from = up_fp8 || down_fp8 || up_int8 ? LARGE_FROM : LARGE_FROM_BF16;
     if (large && mean >= WIDE_FROM && takes_wide(c, w)) return PRODUCT_WIDE_TILE;
     return mean < 4 ? 8 : mean < 10 ? 16 : mean < large_from || !large ? 32 : PRODUCT_LARGE_TILE;
 }

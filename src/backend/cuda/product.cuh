@@ -136,6 +136,8 @@ fathom_err product_small(struct cuda_backend *c, const struct product_args &a, u
                          uint32_t n_tile, const char *what);
 fathom_err product_u4_small(struct cuda_backend *c, const struct product_args &a,
                             uint32_t tile_tokens, uint32_t n_tile, const char *what);
+fathom_err product_i8(struct cuda_backend *c, const struct product_args &a, bool by_row,
+                      uint32_t tile, uint32_t n_tile, const char *what);
 fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                         uint32_t n_tile, const char *what);
 fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,

@@ -26,6 +26,12 @@ static uint64_t most(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Whether rows are kept as the products of the tensor cores take them. */
+static bool is_fast(const struct backend_config *c)
+{
+    return c->act == ACT_FP8 || c->act == ACT_INT8;
+}
+
 static uint32_t part_rows(const struct backend_config *c)
 {
     uint64_t rows = c->max_context;
@@ -88,7 +94,7 @@ int32_t cuda_expanded_end(const struct backend_config *c)
 /* The largest context always fits, with one head at least. */
 static void measure_prompt(struct cuda_scratch_sizes *s, const struct backend_config *c)
 {
-    const bool has = c->act == ACT_FP8 && c->kv.type != KV_TYPE_F32;
+    const bool has = is_fast(c) && c->kv.type != KV_TYPE_F32;
     const uint64_t context = least(c->max_context, (uint64_t)cuda_expanded_end(c));
     const uint64_t one = div_up(context, PROMPT_CONTEXT_TILE) * PROMPT_CONTEXT_TILE;
     const uint64_t rows = has ? least(c->max_request * one, most(one, PROMPT_ROWS)) : 0;
@@ -116,6 +122,10 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
     s->bytes[SCRATCH_MID_F] = mid * 4;
     s->bytes[SCRATCH_MID_Q] = mid;
     s->bytes[SCRATCH_MID_SCALE] = mid / FP8_GROUP * 4 + 4;
+    const uint64_t width = most(most(c->hidden, c->q_lora_rank), (uint64_t)c->n_head * c->v_dim);
+    const uint64_t codes = c->act == ACT_INT8 ? most(t * width, mid) : FP8_GROUP;
+    s->bytes[SCRATCH_INT8] = codes;
+    s->bytes[SCRATCH_INT8_SCALE] = codes / FP8_GROUP * 4 + 4;
     s->bytes[SCRATCH_EXPERT_OUT] = rows * c->hidden * 4;
     s->bytes[SCRATCH_SHARED_OUT] = c->n_expert ? t * c->hidden * 4 : 4;
     s->bytes[SCRATCH_ROUTER_SCORE] =
@@ -168,6 +178,8 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_MID_F] = "ffn product",
         [SCRATCH_MID_Q] = "ffn codes",
         [SCRATCH_MID_SCALE] = "ffn scales",
+        [SCRATCH_INT8] = "int8 inputs",
+        [SCRATCH_INT8_SCALE] = "int8 input scales",
         [SCRATCH_EXPERT_OUT] = "expert outputs",
         [SCRATCH_SHARED_OUT] = "shared expert output",
         [SCRATCH_ROUTER_SCORE] = "router scores",
@@ -193,7 +205,7 @@ uint64_t backend_cuda_extra_bytes(const struct backend_config *c)
     uint64_t n = 0;
     cuda_scratch_measure(&s, c);
     for (int i = 0; i < SCRATCH_N; i++) n += s.bytes[i];
-    if (c->act == ACT_FP8) n += 2 * (uint64_t)c->max_token * (3 * c->hidden + c->hidden / 32);
+    if (is_fast(c)) n += 2 * (uint64_t)c->max_token * (3 * c->hidden + c->hidden / 32);
     if (!c->parallel.is_slice && parallel_n_rank(&c->parallel) > 1) {
         struct peer_layout peers;
         peer_layout_make(&peers, c);

@@ -101,6 +101,8 @@ enum cuda_scratch {
     SCRATCH_MID_F, /* f32 [rows][inner], its codes and scales */
     SCRATCH_MID_Q,
     SCRATCH_MID_SCALE,
+    SCRATCH_INT8, /* ACT_INT8: codes of a product's inputs, and their scales */
+    SCRATCH_INT8_SCALE,
     SCRATCH_EXPERT_OUT,   /* f32 [T * rows_per_token][D] */
     SCRATCH_SHARED_OUT,   /* f32 [T][D] */
     SCRATCH_ROUTER_SCORE, /* f32 [K part][T][pitch], k_parts.h */

@@ -336,6 +336,7 @@ static void shape_matrix(struct matrix *m, const struct tensor_view *like)
     m->block_row = scale_block(like->scale_block_row);
     m->block_col = scale_block(like->scale_block_col);
     m->packs_fp8 = false;
+    m->int8 = tensor_takes_int8(like);
     if (has_row_scales(like)) m->block_row = 1;
     if (like->source) {
         m->pack = pack4_of(&like->source->form);

@@ -30,14 +30,14 @@ struct simt_fragment {
 
 /* c[row][col] += sum over k, rounded once, so that the order of k does not show; element(word, j):
  * the j-th of n_word values of a register */
-template <typename ELEMENT>
-static inline void simt_mma(float c[4], const simt_fragment &mine, int n_word, ELEMENT element)
+template <typename SUM, typename ELEMENT>
+static inline void simt_mma(SUM c[4], const simt_fragment &mine, int n_word, ELEMENT element)
 {
     const char *all = simt_warp_exchange(&mine, sizeof mine);
     const int lane = (int)(threadIdx.x % SIMT_WARP), g = lane / 4, t = lane % 4;
     for (int i = 0; i < 4; i++) {
         const int row = g + i / 2 * 8, col = 2 * t + i % 2;
-        double sum = c[i];
+        double sum = (double)c[i];
         for (int half = 0; half < 2; half++) {
             for (int k = 0; k < 4; k++) {
                 auto left = simt_lane<simt_fragment>(all, (unsigned)(row % 8 * 4 + k));
@@ -46,7 +46,7 @@ static inline void simt_mma(float c[4], const simt_fragment &mine, int n_word, E
                 for (int j = 0; j < n_word; j++) sum += (double)element(a, j) * element(b, j);
             }
         }
-        c[i] = (float)sum;
+        c[i] = (SUM)sum;
     }
 }
 
@@ -55,6 +55,13 @@ static inline void mma_e4m3(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, u
 {
     simt_mma(c, {{a0, a1, a2, a3}, {b0, b1}}, 4,
              [](uint32_t w, int j) { return simt_e4m3((uint8_t)(w >> 8 * j)); });
+}
+
+static inline void mma_s8(int c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                          uint32_t b1)
+{
+    simt_mma(c, {{a0, a1, a2, a3}, {b0, b1}}, 4,
+             [](uint32_t w, int j) { return (int8_t)(w >> 8 * j); });
 }
 
 static inline void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
