@@ -350,6 +350,33 @@ static void other_quantizations_are_recognised(void **state)
     assert_int_equal(older.quant, QUANT_COMPRESSED_TENSORS);
 }
 
+#define GROUP_OF(inputs)                                                                           \
+    "{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\",\"config_groups\":{"    \
+    "\"g\":{\"weights\":{\"num_bits\":8},\"input_activations\":" inputs "}}}"
+
+static void int8_inputs_are_those_of_w8a8(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        bool is_int8;
+    } cases[] = {
+        {"{\"quant_method\":\"w8a8_int8\"}", true}, {"{\"quant_method\":\"ascend\"}", true},
+        {"{\"quant_method\":\"gptq\"}", false},     {"{\"quant_method\":\"w4afp8\"}", false},
+        {GROUP_OF("{\"num_bits\":8}"), true},       {GROUP_OF("null"), false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct model_config c;
+        fathom_diag d = {0};
+        if (parse(&c, with("quantization_config", cases[i].text), &d)) fail_msg("%s", d.text);
+        assert_int_equal(c.quant_int8, cases[i].is_int8);
+        model_config_set_quant(&c, "w8a8_int8");
+        assert_true(c.quant_int8);
+        model_config_set_quant(&c, "awq");
+        assert_false(c.quant_int8);
+    }
+}
+
 static fathom_err parse_generation(struct generation_config *g, const char *text, fathom_diag *d)
 {
     return generation_config_parse(g, text, strlen(text), 1000, d);
@@ -477,6 +504,7 @@ int main(void)
         cmocka_unit_test(faults_name_key_value_and_need),
         cmocka_unit_test(text_that_is_no_object_is_refused),
         cmocka_unit_test(other_quantizations_are_recognised),
+        cmocka_unit_test(int8_inputs_are_those_of_w8a8),
         cmocka_unit_test(generation_defaults),
         cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(a_file_beside_the_config_tells_of_quantization),
