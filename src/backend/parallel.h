@@ -7,8 +7,11 @@
  *   tp    tensor parallel: heads, inner widths of feed-forward blocks, rows of the head, columns of
  *         the draft layer's eh_proj
  *   dp    data parallel: requests. With experts_whole the routed experts too, each whole on a rank
+ *   pp    pipeline parallel: the list of layers, in runs. The first stage has the embedding, the
+ *         last one head, final norm and draft layer
  *
- * All ranks lie on one axis: the other one has one rank. A rank's number is its place there.
+ * Ranks of one stage are peers: they lie on one of the axes tp and dp, and the other one has one
+ * rank. Rank r of the model is peer r % n of stage r / n, of n peers.
  */
 #ifndef FATHOM_BACKEND_PARALLEL_H
 #define FATHOM_BACKEND_PARALLEL_H
@@ -21,15 +24,18 @@ struct axis {
     uint32_t size; /* >= 1 */
 };
 
+/* Ranks of one axis at most, and stages. */
+enum { PARALLEL_RANKS_MAX = 64, PARALLEL_STAGES_MAX = 8 };
+
 struct parallel {
     struct axis tp;
     struct axis dp;     /* zeros: one rank */
+    struct axis pp;     /* zeros: one stage */
     bool experts_whole; /* an expert is on one rank of dp, else cut on all of tp */
     bool is_slice; /* one rank of several is measured by itself: sums over ranks are left out */
+    uint16_t layer_ends[PARALLEL_STAGES_MAX]; /* of several stages: the layers below layer_ends[i]
+                                                 that no stage before i has are stage i's */
 };
-
-/* Ranks of one axis at most. */
-enum { PARALLEL_RANKS_MAX = 64 };
 
 /* How often a rank was not the last one to come to a meeting of all, and how long it waited. */
 struct rank_waits {
@@ -44,24 +50,75 @@ enum parallel_cut { CUT_NONE, CUT_HEADS, CUT_INNER, CUT_VOCAB, CUT_EXPERTS };
 static inline struct parallel parallel_one(void)
 {
     const struct axis one = {.rank = 0, .size = 1};
-    return (struct parallel){.tp = one, .dp = one, .experts_whole = false, .is_slice = false};
+    return (struct parallel){.tp = one,
+                             .dp = one,
+                             .pp = one,
+                             .experts_whole = false,
+                             .is_slice = false,
+                             .layer_ends = {0}};
 }
 
-/* parallel_n_rank - ranks that share the model */
-static inline uint32_t parallel_n_rank(const struct parallel *p)
+/* parallel_n_stage - runs of layers
+ * parallel_n_peer - ranks that share a stage
+ * parallel_n_rank - ranks that share the model */
+static inline uint32_t parallel_n_stage(const struct parallel *p)
+{
+    return p->pp.size > 1 ? p->pp.size : 1;
+}
+
+static inline uint32_t parallel_n_peer(const struct parallel *p)
 {
     return p->dp.size > 1 ? p->tp.size * p->dp.size : p->tp.size;
 }
 
-/* parallel_rank - this rank's number, of parallel_n_rank; parallel_be - it becomes another one */
-static inline uint32_t parallel_rank(const struct parallel *p)
+static inline uint32_t parallel_n_rank(const struct parallel *p)
+{
+    return parallel_n_stage(p) * parallel_n_peer(p);
+}
+
+/* parallel_peer - this rank's number among its peers
+ * parallel_rank - this rank's number, of parallel_n_rank; parallel_be - it becomes another one */
+static inline uint32_t parallel_peer(const struct parallel *p)
 {
     return p->dp.size > 1 ? p->dp.rank : p->tp.rank;
 }
 
+static inline uint32_t parallel_rank(const struct parallel *p)
+{
+    return p->pp.rank * parallel_n_peer(p) + parallel_peer(p);
+}
+
 static inline void parallel_be(struct parallel *p, uint32_t rank)
 {
-    *(p->dp.size > 1 ? &p->dp.rank : &p->tp.rank) = rank;
+    const uint32_t n_peer = parallel_n_peer(p);
+    p->pp.rank = rank / n_peer;
+    *(p->dp.size > 1 ? &p->dp.rank : &p->tp.rank) = rank % n_peer;
+}
+
+/* A stage's layers: [first, end). */
+struct layer_run {
+    uint32_t first;
+    uint32_t end;
+};
+
+/* parallel_layers - this rank's, of a model of n_layer
+ * parallel_is_first, parallel_is_last - whether its stage has the model's beginning, its end */
+static inline struct layer_run parallel_layers(const struct parallel *p, uint32_t n_layer)
+{
+    const uint32_t i = p->pp.rank;
+    if (p->pp.size <= 1) return (struct layer_run){0, n_layer};
+    const uint32_t first = i > 0 ? p->layer_ends[i - 1] : 0;
+    return (struct layer_run){first, p->layer_ends[i]};
+}
+
+static inline bool parallel_is_first(const struct parallel *p)
+{
+    return p->pp.rank == 0;
+}
+
+static inline bool parallel_is_last(const struct parallel *p)
+{
+    return p->pp.rank + 1 >= p->pp.size;
 }
 
 /* parallel_axis - the axis that cuts something; that of CUT_NONE has one rank */

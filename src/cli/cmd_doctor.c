@@ -118,12 +118,18 @@ static void look_at_plan(struct doctor *d, const struct model_plan *p, fathom_er
         return;
     }
     bool all = p->plan.n_page >= p->plan.n_page_wanted;
+    const struct memory_stage *most = &p->plan.stages[0];
+    for (uint32_t i = 1; i < p->plan.n_stage; i++) {
+        if (p->plan.stages[i].total_bytes > most->total_bytes) most = &p->plan.stages[i];
+    }
     doctor_find(d, all ? FINDING_OK : FINDING_NOTE, "plan",
                 all ? ""
                     : "fewer --max-num-seqs, a smaller --max-model-len or --kv-cache-dtype fp8",
                 "%s of weights and %s of cache fit%s; %s tokens at once%s",
-                size_text(a, p->plan.weights_bytes), size_text(b, p->plan.kv_bytes),
-                settings_n_rank(&p->settings) > 1 ? " on each rank" : "",
+                size_text(a, most->weights_bytes), size_text(b, most->kv_bytes),
+                p->plan.n_stage > 1                 ? " on each rank of the largest stage"
+                : settings_n_rank(&p->settings) > 1 ? " on each rank"
+                                                    : "",
                 count_text(c, p->plan.n_token_capacity),
                 all ? "" : ", fewer than all requests at their longest");
 }

@@ -90,6 +90,22 @@ static void print_requests(void)
     print_size("grammars", LIMIT_GRAMMAR_CACHE_BYTES);
 }
 
+/* What is above is the first stage's. */
+static void print_stages(const struct memory_plan *p)
+{
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], c[SIZE_TEXT_BYTES];
+    if (p->n_stage == 1) return;
+    printf("\n%-14s %12s %12s %12s %12s\n", "stage", "layers", "weights", "cache", "needed");
+    for (uint32_t i = 0; i < p->n_stage; i++) {
+        const struct memory_stage *s = &p->stages[i];
+        char layers[32];
+        ASSERT(s->layers.first < s->layers.end);
+        (void)snprintf(layers, sizeof layers, "%u to %u", s->layers.first, s->layers.end - 1);
+        printf("  %-12u %12s %12s %12s %12s\n", i, layers, size_text(a, s->weights_bytes),
+               size_text(b, s->kv_bytes), size_text(c, s->total_bytes));
+    }
+}
+
 static void print_plan(const struct memory_plan *p, const struct engine_settings *s)
 {
     print_weights(p);
@@ -104,6 +120,7 @@ static void print_plan(const struct memory_plan *p, const struct engine_settings
     print_size("may be used", p->usable_bytes);
     print_rest(p, s);
     print_size("available", p->available_bytes);
+    print_stages(p);
     print_requests();
 }
 
@@ -182,7 +199,10 @@ fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
     if (err == FATHOM_OK || p.plan.total_bytes) {
         print_row("model", "%s (%s)%s", v->model->name, p.config.model_type,
                   p.checkpoint ? "" : ", planned from the configuration alone");
-        if (settings_n_rank(&p.settings) > 1)
+        if (p.plan.n_stage > 1)
+            print_row("ranks", "%u, of %u stages; what follows is of each of the first",
+                      settings_n_rank(&p.settings), p.plan.n_stage);
+        else if (settings_n_rank(&p.settings) > 1)
             print_row("ranks", "%u; what follows is of each", settings_n_rank(&p.settings));
         if (p.settings.backend == FATHOM_BACKEND_CPU) print_nodes(settings_n_rank(&p.settings));
         model_plan_each_form(&p, print_form, NULL);

@@ -156,7 +156,7 @@ struct settings {
     const char *kv_cache_dtype;
     const char *quantization; /* NULL: not given */
     const char *load_format;
-    int64_t tensor_parallel_size;
+    int64_t tensor_parallel_size, pipeline_parallel_size;
     int64_t data_parallel_size, data_parallel_size_local; /* of the latter 0: not given */
     bool enable_expert_parallel;
     const char *layout; /* NULL: not given; of the next, 0 */

@@ -59,9 +59,10 @@ void doctor_look_at_processor(struct doctor *d, const struct settings *s)
                     "the clock is governed by \"%s\"", governor);
     }
     numa_read(&nodes, NULL);
+    const int64_t n_shared = s->tensor_parallel_size * s->pipeline_parallel_size;
     const int64_t n_rank = s->layout && s->ranks > 0   ? s->ranks
                            : s->data_parallel_size > 1 ? s->data_parallel_size
-                                                       : s->tensor_parallel_size;
+                                                       : n_shared;
     doctor_find(d, FINDING_OK, "numa", "", "%s", numa_text(placed, &nodes, (uint32_t)n_rank));
 }
 

@@ -141,6 +141,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .quantize_fp8 = s->quantization && quant_method_of(s->quantization) == QUANT_FP8,
         .quantization = s->quantization,
         .world = (uint32_t)s->tensor_parallel_size,
+        .pipeline = (uint32_t)s->pipeline_parallel_size,
         .data_parallel = (uint32_t)s->data_parallel_size,
         .expert_parallel = s->enable_expert_parallel,
         .layout = layout_of(s->layout),

@@ -40,8 +40,8 @@ enum {
 #define ANY_COUNT .kind = OPTION_COUNT, .lo = 0, .hi = 1e15
 
 #define ONE_RANK                                                                                   \
-    "only --tensor-parallel-size and --data-parallel-size cut a model: leave the flag out or "     \
-    "give 1"
+    "only --tensor-parallel-size, --pipeline-parallel-size and --data-parallel-size cut a model: " \
+    "leave the flag out or give 1"
 #define RANK_THREADS                                                                               \
     "ranks are threads of one process, which gives each its requests: use --data-parallel-size "   \
     "alone"
@@ -853,8 +853,11 @@ const struct option option_table[] = {
      "collectives left out: times are one rank's, outputs mean nothing",
      .kind = OPTION_COUNT, .lo = -1, .hi = 1023, .group = GROUP_PARALLEL, .commands = PLANNED,
      .field = FIELD(rank_slice), USE},
-    {"pipeline-parallel-size", "-pp", "N", "1", "ranks that share the list of layers", ANY_COUNT,
-     PARALLEL, REFUSE("1", ONE_RANK)},
+    {"pipeline-parallel-size", "-pp", "N", "1",
+     "stages that share the list of layers, of --tensor-parallel-size ranks each; CPUs compute "
+     "(docs/parallel.md)",
+     .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
+     .field = FIELD(pipeline_parallel_size), USE},
     {"data-parallel-size", "-dp", "N", "1",
      "ranks that each have requests of their own, with --max-num-seqs, --max-num-batched-tokens "
      "and "

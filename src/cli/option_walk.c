@@ -132,6 +132,20 @@ static fathom_err check_cuts(struct option_walk *w)
     const bool has_tp = s->tensor_parallel_size > 1, has_dp = s->data_parallel_size > 1;
     const char *why = NULL;
     char line[192];
+    const bool has_load =
+        s->load_concurrency > 0 || s->load_input_len > 0 || s->load_output_len > 0;
+    const char *beside = has_dp                      ? "--data-parallel-size"
+                         : s->rank_slice >= 0        ? "--rank-slice"
+                         : s->layout || s->ranks > 0 ? "--layout and --ranks"
+                         : has_load                  ? "the load that layouts are compared for"
+                                                     : NULL;
+    if (s->pipeline_parallel_size > 1 && beside) {
+        (void)snprintf(line, sizeof line,
+                       "--pipeline-parallel-size %lld is refused: stages are of "
+                       "--tensor-parallel-size ranks: leave %s out",
+                       (long long)s->pipeline_parallel_size, beside);
+        TRY(option_refuse(w, line));
+    }
     if (has_dp && has_tp)
         why = "a model is cut one way, and --tensor-parallel-size is given: leave one of them out";
     else if (has_dp && !s->enable_expert_parallel)
@@ -155,6 +169,11 @@ static fathom_err check_ranks(struct option_walk *w)
         FAIL(w->diag, FATHOM_EINVAL,
              "--tensor-parallel-size %lld is out of range, needed is 1 to %d",
              (long long)s->tensor_parallel_size, PARALLEL_RANKS_MAX);
+    }
+    if (s->pipeline_parallel_size > PARALLEL_STAGES_MAX) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--pipeline-parallel-size %lld is out of range, needed is 1 to %d",
+             (long long)s->pipeline_parallel_size, PARALLEL_STAGES_MAX);
     }
     if (s->data_parallel_size > PARALLEL_RANKS_MAX) {
         FAIL(w->diag, FATHOM_EINVAL, "--data-parallel-size %lld is out of range, needed is 1 to %d",
@@ -192,6 +211,12 @@ static fathom_err check_hosts(struct option_walk *w)
              s->headless ? "--headless: host 0 serves: give it to the other hosts"
                          : "--node-rank %lld: host 0 serves, give --headless too",
              (long long)s->node_rank);
+    }
+    if (s->nnodes > 1 && s->pipeline_parallel_size > 1) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--nnodes %lld and --pipeline-parallel-size %lld: stages run on one host: leave one "
+             "of them out",
+             (long long)s->nnodes, (long long)s->pipeline_parallel_size);
     }
     if (s->nnodes > 1 && s->rank_slice < 0 && s->tensor_parallel_size % s->nnodes != 0) {
         FAIL(w->diag, FATHOM_EINVAL,

@@ -1,6 +1,8 @@
 /* draft.c - passes of the draft layer, from targets to drafts */
 #include "engine/draft.h"
 
+#include <string.h>
+
 #include "base/assert.h"
 #include "base/mem.h"
 #include "engine/sampler.h"
@@ -63,24 +65,24 @@ void drafter_begin(struct drafter *d, const struct plan *plan, const struct batc
 {
     int32_t *next_ids = array(host, l->next_ids);
     int32_t *logit_rows = array(host, l->logit_rows);
-    uint32_t t = 0;
     ASSERT(d->max_draft > 0 && step->pass == STEP_MODEL);
+    ASSERT(plan->n_token == step->batch.n_token);
     d->n_target = 0;
+    memset(next_ids, 0, plan->n_token * sizeof *next_ids); /* some requests may have ended */
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
         struct request *q = e->request;
-        uint32_t row = t + q->n_computed - 1 - e->first;
+        uint32_t row = e->i_token + q->n_computed - 1 - e->first;
         /* What follows a wrong draft is not known and does not matter: its row is not kept. */
-        for (uint32_t p = e->first; p < e->first + e->n_token; p++) {
-            next_ids[t++] = p + 1 < q->n_token ? q->ids[p + 1] : 0;
-        }
+        for (uint32_t k = 0; k < e->n_token && e->first + k + 1 < q->n_token; k++)
+            next_ids[e->i_token + k] = q->ids[e->first + k + 1];
         uint32_t n_wanted = e->draws ? count_wanted(d, q) : 0;
         if (n_wanted == 0) continue;
-        ASSERT(n_wanted <= d->max_draft && row < t);
+        ASSERT(n_wanted <= d->max_draft && row < e->i_token + e->n_token);
         logit_rows[d->n_target] = (int32_t)row;
         d->targets[d->n_target++] = (struct draft_target){q, n_wanted, (int32_t)row};
+        q->is_held = true;
     }
-    ASSERT(t == step->batch.n_token);
     step->pass = STEP_DRAFT;
     step->batch.n_logit_row = d->n_target;
     draw_next(d, l, host, step);
@@ -97,12 +99,20 @@ uint32_t drafter_fill_masks(const struct drafter *d, const struct batch_layout *
     return n;
 }
 
+void drafter_drop(struct drafter *d, const struct request *r)
+{
+    for (uint32_t i = 0; i < d->n_target; i++) {
+        if (d->targets[i].request == r) d->targets[i].request = NULL;
+    }
+}
+
 /* A draft that cannot come is the end of its request's. The constraint stays ahead of the known
  * tokens, where the next draft is drawn. */
 void drafter_take(struct drafter *d, const int32_t *ids)
 {
     for (uint32_t i = 0; i < d->n_target; i++) {
         struct request *q = d->targets[i].request;
+        if (!q) continue;
         struct constraint *c = &sequence_of(q)->constraint;
         if (constraint_is_set(c) && !constraint_try(c, ids[i])) {
             d->targets[i].n_wanted = q->n_draft;
@@ -125,8 +135,10 @@ bool drafter_continue(struct drafter *d, const struct batch_layout *l, void *hos
     for (uint32_t i = 0; i < d->n_target; i++) {
         struct draft_target target = d->targets[i];
         struct request *q = target.request;
+        if (!q) continue;
         ASSERT(q->n_draft <= target.n_wanted);
-        if (q->n_draft == target.n_wanted) continue;
+        q->is_held = q->n_draft < target.n_wanted;
+        if (!q->is_held) continue;
         ASSERT(q->n_draft >= 1);
         uint32_t first = q->n_computed + q->n_draft - 1;
         plan->entries[n] = (struct plan_entry){

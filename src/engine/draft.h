@@ -23,9 +23,9 @@
 #include "engine/step_runner.h"
 #include "sched/sched.h"
 
-/* A request that gets drafts after the step under way. */
+/* A request that gets drafts after the step under way; it is held (request.h) until it has them. */
 struct draft_target {
-    struct request *request;
+    struct request *request; /* NULL: it has been dropped */
     uint32_t n_wanted;
     int32_t row; /* its last token in the pass before */
 };
@@ -52,6 +52,10 @@ void drafter_begin(struct drafter *d, const struct plan *plan, const struct batc
 
 /* drafter_fill_masks - the masks of the pass; returns their number */
 uint32_t drafter_fill_masks(const struct drafter *d, const struct batch_layout *l, void *host);
+
+/* drafter_drop - a request that ends, if it is getting drafts; what is drawn for it is passed
+ * over */
+void drafter_drop(struct drafter *d, const struct request *r);
 
 /* drafter_take - append what a pass drew to the drafts of its requests; ids in its order */
 void drafter_take(struct drafter *d, const int32_t *ids);

@@ -21,6 +21,8 @@
  * It may compute rows of a request that an earlier step has ended, or that has been cancelled:
  * these rows are dropped. A request that arrives waits for the end of all steps under way.
  *
+ * Several stages (engine_stages.c) have as many steps under way, of other requests each.
+ *
  * States of the engine, kept by its thread
  *
  *   RUNNING ---- a launch or wait fails ----> FAILED ---- fathom_close ----> gone
@@ -38,8 +40,6 @@
  * builds with FATHOM_DCHECK an allocation there is a fault. */
 #include "engine/engine.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -50,53 +50,9 @@
 #include "base/mem.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
+#include "engine/engine_int.h"
 #include "engine/host_runner.h"
-#include "engine/lane.h"
-#include "engine/mailbox.h"
-#include "engine/offload.h"
 #include "engine/results.h"
-#include "engine/sequence.h"
-
-/* A step planned, or under way: a part for each lane. */
-struct flight {
-    struct plan *plans; /* [n_lane] */
-    struct step *steps; /* [n_lane], all of one pass */
-};
-
-struct fathom_engine {
-    /* fixed */
-    fathom_info info;
-    char model_type[64];
-    char backend_name[32];
-    struct sequence_limits limits;
-    struct step_runner *runner;
-    struct checkpoint *checkpoint;
-    struct mailbox *mailbox;
-    struct admission_config admission;
-    pthread_t thread;
-    bool has_thread;
-    atomic_uint_fast64_t cache_epoch; /* goes into the salt of new requests */
-    atomic_bool hurry;                /* nothing more is written to the tiers */
-    atomic_bool watches_experts;
-
-    /* the engine thread's */
-    struct lane *lanes; /* [n_lane] */
-    uint32_t n_lane;
-    struct offload *offload;     /* NULL: there are no tiers; of all lanes */
-    struct flight *flights;      /* [max_flight] in a ring: n_flight of them from i_now on */
-    struct step_result *results; /* [n_lane] of the oldest step */
-    uint32_t max_flight;
-    uint32_t i_now;         /* the oldest step under way, or the one planned next: now_of */
-    uint32_t n_flight;      /* steps launched and not waited for */
-    bool was_launched;      /* the oldest step, before the round began */
-    uint64_t start_us;      /* of the oldest step: when the one before was over, if later */
-    struct sequence **told; /* [n_lane * max_num_seqs] sequences with events of the step */
-    fathom_stats stats;
-    struct admission_rates rates;
-    struct admission_step measured; /* the step under way */
-    bool failed;
-    bool is_away;
-};
 
 /* ---- steps under way ------------------------------------------------------------------------ */
 
@@ -116,11 +72,13 @@ static fathom_err make_flights(fathom_engine *e, uint32_t max_num_seqs)
 {
     e->max_flight = e->runner->max_flight;
     ASSERT(e->max_flight >= 1 && e->n_flight == 0);
+    ASSERT(e->n_stage <= 1 || (e->n_lane == 1 && e->max_flight == e->n_stage));
     e->flights = mem_calloc(e->max_flight, sizeof *e->flights);
     e->results = mem_calloc(e->n_lane, sizeof *e->results);
     if (!e->flights || !e->results) return FATHOM_ENOMEM;
     for (uint32_t i = 0; i < e->max_flight; i++) {
         struct flight *f = &e->flights[i];
+        f->i = i;
         f->plans = mem_calloc(e->n_lane, sizeof *f->plans);
         f->steps = mem_calloc(e->n_lane, sizeof *f->steps);
         if (!f->plans || !f->steps) return FATHOM_ENOMEM;
@@ -145,8 +103,10 @@ static void free_flights(fathom_engine *e)
 static uint32_t n_flight_of(fathom_engine *e, uint32_t lane, uint32_t first)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < e->n_flight; i++)
-        n += lane_has_part(&flight_at(e, first + i)->steps[lane]);
+    for (uint32_t i = 0; i < e->n_flight; i++) {
+        const struct flight *f = e->n_stage > 1 ? e->queue[i] : flight_at(e, first + i);
+        n += lane_has_part(&f->steps[lane]) && f->steps[lane].pass == STEP_MODEL;
+    }
     return n;
 }
 
@@ -157,6 +117,13 @@ static void abort_flights(fathom_engine *e)
         struct sched *s = e->lanes[i].sched;
         if (sched_n_flight(s) > 0) sched_abort(s);
     }
+}
+
+/* What the runner has under way is of no interest any more. */
+static void forget_flights(fathom_engine *e)
+{
+    e->n_flight = 0;
+    for (uint32_t i = 0; i < e->max_flight; i++) e->flights[i].is_busy = false;
 }
 
 /* The invariants of the ring and of all lanes. They hold between the commit of a step, which is
@@ -294,21 +261,27 @@ static void fill_masks(fathom_engine *e, const struct flight *f)
     uint32_t n_mask = 0;
     const uint64_t start_us = clock_now_us();
     for (uint32_t i = 0; i < e->n_lane; i++)
-        n_mask += lane_fill_masks(&e->lanes[i], &f->plans[i], e->runner, &f->steps[i]);
+        n_mask += lane_fill_masks(&e->lanes[i], &f->plans[i], e->runner, &f->steps[i],
+                                  e->n_stage > 1 ? f->i : 0);
     note_masks(e, n_mask, start_us);
 }
 
-static fathom_err launch_step(fathom_engine *e, struct flight *f)
+void engine_write_step(fathom_engine *e, struct flight *f)
 {
-    struct step_runner *r = e->runner;
     const bool watches_experts = atomic_load(&e->watches_experts);
-    ASSERT(e->n_flight < e->max_flight);
     for (uint32_t i = 0; i < e->n_lane; i++) {
         f->steps[i].pass = STEP_MODEL;
         f->steps[i].watches_experts = watches_experts;
-        lane_write_step(&e->lanes[i], &f->plans[i], r, &f->steps[i]);
+        lane_write_step(&e->lanes[i], &f->plans[i], e->runner, &f->steps[i]);
     }
+}
+
+fathom_err engine_launch(fathom_engine *e, struct flight *f)
+{
+    struct step_runner *r = e->runner;
+    ASSERT(e->n_flight < e->max_flight);
     TRY(r->ops->launch(r, f->steps));
+    if (e->n_stage > 1) e->queue[e->n_flight] = f;
     e->n_flight++;
     fill_masks(e, f);
     return r->ops->draw(r, f->steps);
@@ -322,8 +295,7 @@ static bool reads_ids(fathom_engine *e, const struct flight *f)
     return false;
 }
 
-/* Whether the tiers have nothing to copy. */
-static bool is_quiet(const fathom_engine *e)
+bool engine_is_quiet(const fathom_engine *e)
 {
     for (uint32_t i = 0; e->offload && i < e->n_lane; i++) {
         if (!offload_is_quiet(e->offload, e->lanes[i].prefix)) return false;
@@ -360,7 +332,7 @@ static fathom_err launch_ahead(fathom_engine *e)
 {
     ASSERT(e->n_flight >= 1 && e->n_flight <= e->max_flight);
     if (e->n_flight == e->max_flight || reads_ids(e, now_of(e))) return FATHOM_OK;
-    if (!is_quiet(e)) return FATHOM_OK;
+    if (!engine_is_quiet(e)) return FATHOM_OK;
     set_bounds(e);
     while (e->n_flight < e->max_flight) {
         const struct flight *newest = flight_at(e, e->n_flight - 1);
@@ -368,7 +340,8 @@ static fathom_err launch_ahead(fathom_engine *e)
         if (!plan_lanes_ahead(e, newest, next)) return FATHOM_OK;
         TRY(offload_fault(e->offload));
         e->runner->ops->next_block(e->runner);
-        TRY(launch_step(e, next));
+        engine_write_step(e, next);
+        TRY(engine_launch(e, next));
     }
     return FATHOM_OK;
 }
@@ -392,16 +365,23 @@ static void count_experts(fathom_engine *e)
     e->stats.n_expert_busiest = sum.n_busiest;
 }
 
+static struct drafter *drafter_of(fathom_engine *e, uint32_t lane, const struct flight *f)
+{
+    struct lane *l = &e->lanes[lane];
+    ASSERT(e->n_stage <= 1 || f->i < l->n_drafter);
+    return &l->drafters[e->n_stage > 1 ? f->i : 0];
+}
+
 /* The first pass of the draft layer, over the tokens of the step. */
 static void begin_drafts(fathom_engine *e, struct flight *now)
 {
     const struct step_runner *r = e->runner;
-    ASSERT(e->n_flight == 0 && now->steps[0].pass == STEP_MODEL);
+    ASSERT((e->n_flight == 0 || e->n_stage > 1) && now->steps[0].pass == STEP_MODEL);
     for (uint32_t i = 0; i < e->n_lane; i++) {
-        struct lane *l = &e->lanes[i];
         struct step *step = &now->steps[i];
         if (lane_has_part(step))
-            drafter_begin(&l->drafter, &now->plans[i], &r->layout, step_runner_host(r, i), step);
+            drafter_begin(drafter_of(e, i, now), &now->plans[i], &r->layout, step_runner_host(r, i),
+                          step);
         else
             lane_rest(step, STEP_DRAFT);
     }
@@ -425,17 +405,20 @@ static size_t commit(fathom_engine *e, struct flight *now, uint64_t now_us)
     return t.n_told;
 }
 
-/* Fails before the commit only. */
-static fathom_err finish_step(fathom_engine *e)
+fathom_err engine_wait(fathom_engine *e, uint64_t *now_us)
 {
-    struct flight *now = now_of(e);
     ASSERT(e->n_flight >= 1);
-    uint64_t wait_us = clock_now_us();
+    const uint64_t wait_us = clock_now_us();
     TRY(e->runner->ops->wait(e->runner, e->results));
     e->n_flight--;
     if (e->n_flight == 0) offload_end_step(e->offload); /* the device has done all */
-    uint64_t now_us = clock_now_us();
-    e->stats.wait_us += now_us - wait_us;
+    *now_us = clock_now_us();
+    e->stats.wait_us += *now_us - wait_us;
+    return FATHOM_OK;
+}
+
+void engine_take_results(fathom_engine *e, struct flight *now, uint64_t now_us)
+{
     size_t n_told = commit(e, now, now_us);
     count_experts(e);
     e->stats.n_step++;
@@ -446,6 +429,15 @@ static fathom_err finish_step(fathom_engine *e)
 #endif
     if (e->info.n_draft > 0) begin_drafts(e, now);
     publish(e, e->told, n_told); /* from here on nobody touches those that are over */
+}
+
+/* Fails before the commit only. */
+static fathom_err finish_step(fathom_engine *e)
+{
+    struct flight *now = now_of(e);
+    uint64_t now_us;
+    TRY(engine_wait(e, &now_us));
+    engine_take_results(e, now, now_us);
     return FATHOM_OK;
 }
 
@@ -456,7 +448,7 @@ static bool continue_drafts(fathom_engine *e, struct flight *now)
     bool any = false;
     ASSERT(now->steps[0].pass != STEP_MODEL);
     for (uint32_t i = 0; i < e->n_lane; i++) {
-        struct drafter *d = &e->lanes[i].drafter;
+        struct drafter *d = drafter_of(e, i, now);
         struct step *step = &now->steps[i];
         if (lane_has_part(step) && drafter_continue(d, &r->layout, step_runner_host(r, i), step)) {
             any = true;
@@ -467,25 +459,24 @@ static bool continue_drafts(fathom_engine *e, struct flight *now)
     return any;
 }
 
+bool engine_take_drafts(fathom_engine *e, struct flight *f)
+{
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        if (lane_has_part(&f->steps[i])) drafter_take(drafter_of(e, i, f), e->results[i].ids);
+    }
+    return continue_drafts(e, f);
+}
+
 static fathom_err make_drafts(fathom_engine *e)
 {
-    struct step_runner *r = e->runner;
     struct flight *now = now_of(e);
-    uint64_t start_us = clock_now_us();
+    uint64_t start_us = clock_now_us(), now_us;
     if (e->info.n_draft == 0) return FATHOM_OK;
     ASSERT(e->n_flight == 0); /* no step is launched ahead of drafts */
     do {
-        TRY(r->ops->launch(r, now->steps));
-        fill_masks(e, now);
-        TRY(r->ops->draw(r, now->steps));
-        uint64_t wait_us = clock_now_us();
-        TRY(r->ops->wait(r, e->results));
-        e->stats.wait_us += clock_now_us() - wait_us;
-        for (uint32_t i = 0; i < e->n_lane; i++) {
-            if (lane_has_part(&now->steps[i]))
-                drafter_take(&e->lanes[i].drafter, e->results[i].ids);
-        }
-    } while (continue_drafts(e, now));
+        TRY(engine_launch(e, now));
+        TRY(engine_wait(e, &now_us));
+    } while (engine_take_drafts(e, now));
 #ifdef FATHOM_DCHECK
     check(e);
 #endif
@@ -510,7 +501,7 @@ static void fail_engine(fathom_engine *e, fathom_err err)
     if (cause[0] == '\0') cause = fathom_err_text(err);
     LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step, cause);
     e->failed = true;
-    e->n_flight = 0;
+    forget_flights(e);
     mailbox_fail(e->mailbox, cause);
 }
 
@@ -524,7 +515,7 @@ static void stop_step(fathom_engine *e, fathom_err err)
     }
     LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step,
               ops->fault(e->runner));
-    e->n_flight = 0;
+    forget_flights(e);
 }
 
 /* Pages of other salts are never found, so they are the first to be taken. */
@@ -577,20 +568,19 @@ static void plan_lane(fathom_engine *e, struct lane *l, uint64_t now_us, struct 
     (void)offload_keep(e->offload, l->prefix, plan->n_token);
 }
 
-/* Plans the next step. *any: a lane has a part in it. */
-static fathom_err plan_step(fathom_engine *e, uint64_t now_us, bool *any)
+fathom_err engine_plan(fathom_engine *e, struct flight *f, uint64_t now_us, bool *any)
 {
-    ASSERT(e->n_flight == 0);
+    ASSERT(e->n_flight == 0 || e->n_stage > 1);
     *any = false;
     set_bounds(e);
     (void)lanes_level(e->lanes, e->n_lane, e->info.max_num_seqs);
     offload_begin_step(e->offload, now_us, e->rates.token_us);
     for (uint32_t i = 0; i < e->n_lane; i++) {
-        struct plan *plan = &now_of(e)->plans[i];
+        struct plan *plan = &f->plans[i];
         plan_lane(e, &e->lanes[i], now_us, plan);
         *any |= plan->n_entry > 0;
     }
-    if (*any) return offload_fault(e->offload);
+    if (*any || e->n_flight > 0) return offload_fault(e->offload);
     TRY(offload_sync(e->offload)); /* all that live wait for pages */
     e->stats.n_fetch_plan++;
     publish(e, NULL, 0);
@@ -604,8 +594,10 @@ static fathom_err start_step(fathom_engine *e, bool *any)
     e->was_launched = e->n_flight > 0;
     if (e->was_launched) return FATHOM_OK;
     e->start_us = clock_now_us();
-    fathom_err err = plan_step(e, e->start_us, any);
-    return err || !*any ? err : launch_step(e, now_of(e));
+    fathom_err err = engine_plan(e, now_of(e), e->start_us, any);
+    if (err || !*any) return err;
+    engine_write_step(e, now_of(e));
+    return engine_launch(e, now_of(e));
 }
 
 /* How long nothing can be done but wait for pages. */
@@ -619,34 +611,39 @@ static uint64_t fetch_poll_us(const fathom_engine *e)
     return us;
 }
 
-/* The step is over; the next one, if it was launched ahead, is the oldest under way. */
-static void end_step(fathom_engine *e)
+void engine_note_step(fathom_engine *e, uint64_t now_us)
 {
-    uint64_t now_us = clock_now_us();
     ASSERT(now_us >= e->start_us);
-    e->measured.us = now_us - e->start_us; /* drafts included: the next tokens wait for them */
+    e->measured.us = now_us - e->start_us;
     admission_note_step(&e->rates, &e->measured, now_us);
-    if (e->n_flight == 0) return;
-    e->i_now = (e->i_now + 1) % e->max_flight;
     e->start_us = now_us;
+}
+
+/* A round of one stage. */
+static fathom_err run_one(fathom_engine *e, bool *any)
+{
+    TRY(start_step(e, any));
+    if (!*any) return FATHOM_OK;
+    TRY(launch_ahead(e));
+    TRY(finish_step(e));
+    TRY(make_drafts(e));
+    engine_note_step(e, clock_now_us()); /* drafts included: the next tokens wait for them */
+    /* the next one, if it was launched ahead, is the oldest under way */
+    if (e->n_flight > 0) e->i_now = (e->i_now + 1) % e->max_flight;
+    return FATHOM_OK;
 }
 
 /* Returns how long nothing can be done but wait. */
 static uint64_t run_step(fathom_engine *e)
 {
-    bool any;
+    bool any = false;
     ASSERT(!e->failed);
     bool forbidden = mem_forbid(true);
-    fathom_err err = start_step(e, &any);
-    if (err == FATHOM_OK && any) err = launch_ahead(e);
-    if (err == FATHOM_OK && any) err = finish_step(e);
-    if (err != FATHOM_OK && any) abort_flights(e);
-    if (err == FATHOM_OK && any) err = make_drafts(e);
+    fathom_err err = e->n_stage > 1 ? engine_run_stages(e, &any) : run_one(e, &any);
+    if (err != FATHOM_OK) abort_flights(e);
     mem_forbid(forbidden);
     if (err != FATHOM_OK) stop_step(e, err);
-    if (err != FATHOM_OK || !any) return err ? 0 : fetch_poll_us(e);
-    end_step(e);
-    return 0;
+    return err || any ? 0 : fetch_poll_us(e);
 }
 
 /* No request is live. Copies pages that are worth keeping; when all are copied, prepares memory for
@@ -758,6 +755,7 @@ static fathom_err make_lanes(fathom_engine *e, const struct engine_config *c, fa
                                          .max_draft = info->n_draft,
                                          .max_score = c->max_score,
                                          .max_flight = e->runner->max_flight,
+                                         .n_stage = e->n_stage,
                                          .prompt_form = e->runner->prompt_form,
                                          .n_lane = n_lane},
                                .n_page = info->n_page,
@@ -784,6 +782,7 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     const uint32_t n_seq = e->n_lane * info->max_num_seqs; /* of all lanes, at once */
     e->limits.n_lane = e->n_lane;
     e->admission = c->admission;
+    if (e->n_stage > 1) e->admission.tpot_us /= e->n_stage; /* a token takes as many steps' time */
     e->admission.max_num_seqs = n_seq;
     e->admission.max_num_batched_tokens = e->n_lane * info->max_num_batched_tokens;
     TRY(mailbox_create(&e->mailbox, n_seq + c->max_queued, c->seed, d));
@@ -811,6 +810,7 @@ fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
     e->limits.n_vocab_used = c->n_vocab_used;
     e->limits.priorities = c->priorities;
     e->runner = runner;
+    e->n_stage = runner->n_stage;
     e->checkpoint = checkpoint;
     TRY_GOTO(make_parts(e, c, d), fail);
     if (runner->ops->is_away) mailbox_suspend(e->mailbox, runner->ops->fault(runner));

@@ -3,6 +3,7 @@
 
 #include "base/assert.h"
 #include "base/fail.h"
+#include "base/mem.h"
 #include "engine/results.h"
 #include "engine/sampler.h"
 
@@ -14,8 +15,12 @@ fathom_err lane_init(struct lane *l, const struct lane_config *c, fathom_diag *d
     TRY(page_pool_create(&l->pool, c->n_page, d));
     if (!c->no_prefix_cache) TRY(prefix_create(&l->prefix, l->pool, sched->max_draft > 0, d));
     TRY(sched_create(&l->sched, sched, l->pool, l->prefix, d));
-    if (drafter_init(&l->drafter, sched->max_draft, sched->max_num_seqs) == FATHOM_OK)
-        return FATHOM_OK;
+    fathom_err err = FATHOM_OK;
+    l->n_drafter = sched->n_stage > 1 ? sched->n_stage : 1;
+    l->drafters = mem_calloc(l->n_drafter, sizeof *l->drafters);
+    for (uint32_t i = 0; l->drafters && i < l->n_drafter && !err; i++)
+        err = drafter_init(&l->drafters[i], sched->max_draft, sched->max_num_seqs);
+    if (l->drafters && !err) return FATHOM_OK;
     FAIL(d, FATHOM_ENOMEM, "no memory for drafts of %u requests", sched->max_num_seqs);
 }
 
@@ -24,7 +29,8 @@ void lane_fini(struct lane *l)
     sched_destroy(l->sched);
     prefix_destroy(l->prefix);
     page_pool_destroy(l->pool);
-    drafter_fini(&l->drafter);
+    for (uint32_t i = 0; l->drafters && i < l->n_drafter; i++) drafter_fini(&l->drafters[i]);
+    mem_free(l->drafters);
     *l = (struct lane){0};
 }
 
@@ -113,6 +119,7 @@ void lane_add(struct lane *l, struct sequence *q)
 void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint64_t now_us)
 {
     ASSERT(q->lane == l->i);
+    for (uint32_t i = 0; i < l->n_drafter; i++) drafter_drop(&l->drafters[i], &q->request);
     sched_end(l->sched, &q->request, why, now_us);
     owe(l, q, 0);
     ASSERT(q->n_owed == 0);
@@ -181,12 +188,13 @@ void lane_write_step(const struct lane *l, const struct plan *plan, const struct
 }
 
 uint32_t lane_fill_masks(const struct lane *l, const struct plan *plan, const struct step_runner *r,
-                         const struct step *step)
+                         const struct step *step, uint32_t i_drafter)
 {
     if (step->sampler.masks.n_bytes == 0) return 0;
     ASSERT(lane_has_part(step) && step->pass < STEP_PASS_N);
     void *host = step_runner_host(r, l->i);
-    if (step->pass != STEP_MODEL) return drafter_fill_masks(&l->drafter, &r->layout, host);
+    if (step->pass != STEP_MODEL)
+        return drafter_fill_masks(&l->drafters[i_drafter], &r->layout, host);
     uint32_t n_mask = sampler_fill_masks(&r->layout, plan, host);
     ASSERT(n_mask <= step->sampler.n_row);
     return n_mask;
@@ -249,7 +257,6 @@ static void follow(struct lane *l, const struct plan_entry *entry, uint64_t now_
 static void keep_results(const struct plan *plan, const struct step_result *result,
                          struct lane_tally *t)
 {
-    size_t i_score = plan->n_draw; /* the rows of prompts come last */
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *entry = &plan->entries[i];
         struct sequence *q = sequence_of(entry->request);
@@ -259,11 +266,11 @@ static void keep_results(const struct plan *plan, const struct step_result *resu
         for (uint32_t k = 0; entry->draws && k <= entry->n_draft; k++) {
             results_keep_logprobs(q, result, entry->i_draw + k, n_output + k);
         }
-        results_keep_scores(q, result, i_score, entry->n_score);
-        i_score += entry->n_score;
+        ASSERT(entry->i_score + entry->n_score <= plan->n_score);
+        /* the rows of prompts come last */
+        results_keep_scores(q, result, plan->n_draw + entry->i_score, entry->n_score);
         if (entry->draws || entry->n_score > 0) t->told[t->n_told++] = q;
     }
-    ASSERT(i_score == plan->n_draw + plan->n_score);
 }
 
 void lane_finish(struct lane *l, const struct plan *plan, const struct step_result *result,

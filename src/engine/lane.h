@@ -25,7 +25,8 @@ struct lane {
     struct page_pool *pool;
     struct prefix_cache *prefix; /* NULL: turned off */
     struct sched *sched;
-    struct drafter drafter;
+    struct drafter *drafters; /* [n_drafter]: of each stage's step one */
+    uint32_t n_drafter;
     uint64_t n_owed_token; /* prompt tokens of its live requests that are not computed yet */
 };
 
@@ -90,9 +91,11 @@ static inline bool lane_has_part(const struct step *step)
 void lane_rest(struct step *step, enum step_pass pass);
 
 /* lane_fill_masks - what constraints allow, into the block of a step that is under way; returns how
- * many masks */
+ * many masks
+ *
+ *   i_drafter  whose pass it is, of a pass of drafts */
 uint32_t lane_fill_masks(const struct lane *l, const struct plan *plan, const struct step_runner *r,
-                         const struct step *step);
+                         const struct step *step, uint32_t i_drafter);
 
 /* lane_reads_ids - whether a request of the plan has sample rows that depend on ids not drawn yet
  */

@@ -13,6 +13,7 @@
 #include "engine/batch_build.h"
 #include "kv/tiers.h"
 #include "model/config.h"
+#include "model/stages.h"
 
 /* A head that is wide in the checkpoint and one byte a weight here; its scales are a row's or a
  * block's. AUTO decides while it loads: planned is the larger. */
@@ -26,6 +27,14 @@ static void plan_head(struct weight_sizes *w, const struct model_loading *loadin
     w->total.bytes -= was - bytes;
 }
 
+static void leave_out(struct weight_sizes *w, enum weight_kind kind)
+{
+    w->total.bytes -= w->kind[kind].bytes;
+    w->total.n_parameter -= w->kind[kind].n_parameter;
+    w->total.n_tensor -= w->kind[kind].n_tensor;
+    memset(&w->kind[kind], 0, sizeof w->kind[kind]);
+}
+
 static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
                          const struct model_config *config, const struct checkpoint *c)
 {
@@ -37,10 +46,8 @@ static void plan_weights(struct memory_plan *p, const struct engine_settings *s,
     if (s->backend == FATHOM_BACKEND_CPU) p->weights.total.bytes = p->weights.total.cpu_bytes;
     plan_head(&p->weights, &s->loading);
     if (!s->limits.with_mtp) {
-        p->weights.total.bytes -= p->weights.kind[WEIGHT_MTP].bytes;
-        p->weights.total.n_parameter -= p->weights.kind[WEIGHT_MTP].n_parameter;
-        p->weights.total.n_tensor -= p->weights.kind[WEIGHT_MTP].n_tensor;
-        memset(&p->weights.kind[WEIGHT_MTP], 0, sizeof p->weights.kind[WEIGHT_MTP]);
+        leave_out(&p->weights, WEIGHT_MTP);
+        if (!parallel_is_first(&s->place.parallel)) leave_out(&p->weights, WEIGHT_EMBED);
     }
     uint64_t bytes = 0;
     for (int i = 0; i < WEIGHT_KIND_COUNT; i++) bytes += p->weights.kind[i].bytes;
@@ -59,6 +66,10 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
                          const struct model_config *config)
 {
     struct backend_config b;
+    const struct parallel *parallel = &s->place.parallel;
+    const bool is_last = parallel_is_last(parallel), drafts = s->limits.with_mtp && is_last;
+    const uint32_t n_flight = s->limits.n_flight ? s->limits.n_flight : 1;
+    const uint32_t n_hop = !parallel_is_first(parallel);
     model_backend_config(&b, config, &s->limits, &s->place);
     const struct {
         const char *name;
@@ -66,7 +77,9 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
         uint32_t n; /* buffers of the kind */
     } all[] = {
         {"residual stream", BUFFER_RESIDUAL, 1},
-        {"normed inputs", BUFFER_NORMED, 2}, /* of layers, of the head */
+        {"normed inputs", BUFFER_NORMED, 1 + (drafts ? n_flight : 1)}, /* of layers, of the head */
+        {"rows between stages", BUFFER_RESIDUAL,
+         parallel_n_stage(parallel) > 1 ? n_hop * n_flight : 0},
         {"block outputs", BUFFER_DELTA, 1},
         {"queries", BUFFER_QUERY, 1},
         {"selected rows", BUFFER_SELECT, b.index_n_head > 0},
@@ -75,7 +88,7 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
          b.n_expert == 0                     ? 0
          : s->backend == FATHOM_BACKEND_CUDA ? 2
                                              : 1},
-        {"logits", BUFFER_LOGITS, 1},
+        {"logits", BUFFER_LOGITS, is_last},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct buffer_shape shape = buffer_shape_of(&b, all[i].kind);
@@ -89,7 +102,7 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
     struct batch_layout layout;
     batch_layout_init(&layout, &s->limits, config->n_vocab);
     ASSERT(layout.history <= layout.n_bytes && s->max_flight >= 1);
-    p->step_bytes = 2 * (uint64_t)layout.n_bytes;
+    p->step_bytes = (1 + n_flight) * (uint64_t)layout.n_bytes; /* the device's, and the host's */
     if (s->backend == FATHOM_BACKEND_CUDA) p->step_bytes += (s->max_flight - 1) * layout.history;
 }
 
@@ -112,8 +125,9 @@ static uint64_t fixed_bytes(const struct memory_plan *p, const struct engine_set
 
 static fathom_err plan_tiers(struct memory_plan *p, const struct engine_settings *s, fathom_diag *d)
 {
-    uint64_t place_bytes = direct_round(p->kv.page_bytes);
-    ASSERT(place_bytes >= p->kv.page_bytes);
+    const uint64_t page_bytes = p->record.page_bytes;
+    uint64_t place_bytes = direct_round(page_bytes);
+    ASSERT(place_bytes >= page_bytes);
     uint64_t n_ram = s->offload_ram_bytes / place_bytes;
     if (s->offload_ram_bytes > 0 && n_ram < TIERS_MIN_RAM) {
         FAIL(d, FATHOM_EINVAL,
@@ -132,12 +146,20 @@ static fathom_err plan_tiers(struct memory_plan *p, const struct engine_settings
     p->n_ram_page = n_ram < INT32_MAX ? (uint32_t)n_ram : INT32_MAX;
     p->ram_bytes = p->n_ram_page * place_bytes;
     if (!s->offload_dir) return FATHOM_OK;
-    p->n_disk_page = tier_disk_n_place(s->offload_dir_bytes, p->kv.page_bytes);
-    p->disk_bytes = DIRECT_ALIGN + p->n_disk_page * tier_disk_place_bytes(p->kv.page_bytes);
+    p->n_disk_page = tier_disk_n_place(s->offload_dir_bytes, page_bytes);
+    p->disk_bytes = DIRECT_ALIGN + p->n_disk_page * tier_disk_place_bytes(page_bytes);
     if (p->n_disk_page > 0) return FATHOM_OK;
     FAIL(d, FATHOM_EINVAL, "--kv-offload-dir-size %llu does not hold one page: give %llu at least",
          (unsigned long long)s->offload_dir_bytes,
-         (unsigned long long)(DIRECT_ALIGN + tier_disk_place_bytes(p->kv.page_bytes)));
+         (unsigned long long)(DIRECT_ALIGN + tier_disk_place_bytes(page_bytes)));
+}
+
+static void set_pages(struct memory_plan *p, const struct engine_settings *s, uint32_t n_page)
+{
+    p->n_page = n_page;
+    p->kv_bytes = n_page * p->kv.page_bytes;
+    p->n_token_capacity = (uint64_t)n_page * KV_PAGE_TOKENS;
+    p->total_bytes = fixed_bytes(p, s) + p->kv_bytes;
 }
 
 static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
@@ -155,10 +177,7 @@ static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
     uint64_t n_page = room / p->kv.page_bytes;
     p->is_modest = is_host(s) && !s->kv_cache_bytes;
     uint64_t most = p->is_modest ? p->n_page_wanted : max_page;
-    p->n_page = (uint32_t)(n_page < most ? n_page : most);
-    p->kv_bytes = p->n_page * p->kv.page_bytes;
-    p->n_token_capacity = (uint64_t)p->n_page * KV_PAGE_TOKENS;
-    p->total_bytes = other + p->kv_bytes;
+    set_pages(p, s, (uint32_t)(n_page < most ? n_page : most));
     ASSERT(p->n_page <= most);
     ASSERT(p->n_page == 0 || p->total_bytes <= p->usable_bytes);
 }
@@ -301,17 +320,20 @@ static fathom_err check_weights(const struct engine_settings *s, const struct mo
     return c ? weights_check_served(c, config, &use, d) : FATHOM_OK;
 }
 
-fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,
+/* The plan of a rank, as if it had no other stages beside it. */
+static fathom_err plan_rank(struct memory_plan *out, const struct engine_settings *s,
                             const struct model_config *config, const struct checkpoint *c,
                             uint64_t available_bytes, fathom_diag *d)
 {
+    const struct parallel *p = &s->place.parallel;
+    const struct model_limits *l = &s->limits;
     memset(out, 0, sizeof *out);
-    TRY(check_weights(s, config, c, d));
     out->available_bytes = available_bytes;
     out->usable_bytes = s->kv_cache_bytes
                             ? available_bytes
                             : (uint64_t)((double)available_bytes * s->memory_utilization);
-    kv_layout_init(&out->kv, s->limits.kv_type, config->n_layer + (s->limits.with_mtp ? 1 : 0),
+    stages_layout(&out->kv, config, l->kv_type, l->with_mtp, p);
+    kv_layout_init(&out->record, l->kv_type, config->n_layer + (l->with_mtp ? 1 : 0),
                    config->has_indexer);
     plan_weights(out, s, config, c);
     plan_buffers(out, s, config);
@@ -320,8 +342,59 @@ fathom_err memory_plan_make(struct memory_plan *out, const struct engine_setting
     TRY(plan_tiers(out, s, d));
     plan_cache(out, s);
     check_sums(out, s);
-    if (out->n_page < out->request_pages) return refuse(out, s, d);
-    return s->kv_cache_bytes ? check_given(out, s, d) : FATHOM_OK;
+    return FATHOM_OK;
+}
+
+/* The answer to a stage that is too large; of one stage the same without its number. */
+static fathom_err check_stage(const struct memory_plan *p, const struct engine_settings *s,
+                              fathom_diag *d)
+{
+    const struct axis pp = s->place.parallel.pp;
+    fathom_diag why = {{0}};
+    fathom_err err = FATHOM_OK;
+    if (p->n_page < p->request_pages)
+        err = refuse(p, s, &why);
+    else if (s->kv_cache_bytes)
+        err = check_given(p, s, &why);
+    if (!err) return FATHOM_OK;
+    if (pp.size <= 1) FAIL(d, err, "%s", why.text);
+    FAIL(d, err, "stage %u of %u: %s", pp.rank, pp.size, why.text);
+}
+
+fathom_err memory_plan_make(struct memory_plan *out, const struct engine_settings *s,
+                            const struct model_config *config, const struct checkpoint *c,
+                            uint64_t available_bytes, fathom_diag *d)
+{
+    const uint32_t n_stage = parallel_n_stage(&s->place.parallel);
+    struct engine_settings of = *s;
+    struct memory_plan plan, tightest = {0};
+    uint32_t i_tightest = 0;
+    memset(out, 0, sizeof *out);
+    TRY(check_weights(s, config, c, d));
+    TRY(plan_rank(out, s, config, c, available_bytes, d));
+    for (uint32_t i = 0; i < n_stage; i++) {
+        if (n_stage > 1) of.place.parallel.pp.rank = i;
+        plan = *out;
+        if (i != s->place.parallel.pp.rank)
+            TRY(plan_rank(&plan, &of, config, c, available_bytes, d));
+        out->stages[i] =
+            (struct memory_stage){.layers = parallel_layers(&of.place.parallel, config->n_layer),
+                                  .weights_bytes = plan.weights_bytes,
+                                  .kv_bytes = plan.kv.page_bytes,
+                                  .total_bytes = fixed_bytes(&plan, &of)};
+        if (i > 0 && plan.n_page >= tightest.n_page) continue;
+        tightest = plan;
+        i_tightest = i;
+    }
+    out->n_stage = n_stage; /* all have as many pages as the one that has room for least */
+    set_pages(out, s, tightest.n_page);
+    check_sums(out, s);
+    for (uint32_t i = 0; i < n_stage; i++) {
+        out->stages[i].kv_bytes *= out->n_page; /* from a page's to all */
+        out->stages[i].total_bytes += out->stages[i].kv_bytes;
+    }
+    if (n_stage > 1) of.place.parallel.pp.rank = i_tightest;
+    return check_stage(&tightest, &of, d);
 }
 
 fathom_err memory_plan_make_here(struct memory_plan *out, const struct engine_settings *s,

@@ -1,7 +1,7 @@
 /* memory_plan.h - every byte of an engine, computed before anything is loaded
  *
- * Of several ranks it is the plan of each: they hold as much as each other. On a CPU each has its
- * share of the machine's memory.
+ * Of several ranks it is the plan of each: they hold as much as each other, but for stages, whose
+ * pages are equal in number only. On a CPU each has its share of the machine's memory.
  *
  * Pure: from settings, configuration and the names and types in the checkpoint to sizes.
  * fathom_open allocates what the plan says, and `fathom plan` prints the same struct. What the CPU
@@ -28,6 +28,14 @@ struct memory_part {
 
 enum { MEMORY_BUFFERS_MAX = 9 };
 
+/* What a stage of a pipeline holds, on each of its ranks. */
+struct memory_stage {
+    struct layer_run layers;
+    uint64_t weights_bytes;
+    uint64_t kv_bytes;
+    uint64_t total_bytes;
+};
+
 struct memory_plan {
     /* weights as the checkpoint stores them, or as the cpu backend keeps them; a kind that is not
      * loaded is 0 */
@@ -35,8 +43,9 @@ struct memory_plan {
     uint64_t weights_bytes;
 
     /* the cache */
-    struct kv_layout kv;
-    uint64_t token_bytes;      /* of one token in all layers */
+    struct kv_layout kv;       /* this rank's layers */
+    struct kv_layout record;   /* all layers: the same, but for stages */
+    uint64_t token_bytes;      /* of one token in this rank's layers */
     uint32_t request_pages;    /* of one request of max_model_len */
     uint32_t n_page_wanted;    /* max_num_seqs requests of max_model_len */
     uint32_t n_page;           /* decided */
@@ -60,6 +69,9 @@ struct memory_plan {
 
     uint64_t padding_bytes; /* page that padding rows of recorded steps use; 0: none are recorded */
     uint64_t step_bytes;    /* arrays that describe a step, in host and in device memory */
+
+    struct memory_stage stages[PARALLEL_STAGES_MAX]; /* [n_stage] */
+    uint32_t n_stage;                                /* 1: the plan itself */
 
     uint64_t total_bytes;     /* weights, cache, buffers, step, padding, ram_bytes on a CPU */
     uint64_t available_bytes; /* as given */

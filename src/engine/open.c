@@ -83,7 +83,7 @@ static void fill_sizes(fathom_info *info, const struct engine_settings *s,
     info->dummy = s->dummy;
     info->rank = s->place.parallel.tp.rank;
     info->rank_slice = s->place.parallel.is_slice;
-    info->world = parallel_n_rank(&s->place.parallel);
+    info->world = parallel_n_peer(&s->place.parallel);
     info->n_page = plan->n_page;
     info->kv_bytes = plan->kv_bytes;
 }
@@ -156,7 +156,7 @@ static void fill_offload(struct offload_config *out, const struct engine_setting
                                    .dir_bytes = s->offload_dir_bytes,
                                    .transfer = s->transfer,
                                    .with_next = s->n_draft > 0,
-                                   .page_bytes = plan->kv.page_bytes};
+                                   .page_bytes = plan->record.page_bytes};
     if (!digest) return;
     end_digest(&source.weights, digest, checkpoint_where(checkpoint));
     identify(&out->identity, &source);
@@ -271,7 +271,7 @@ static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *
                                          .dummy = s->dummy,
                                          .numerics = p->numerics,
                                          .prompt_form = p->first->prompt_form,
-                                         .layout = &p->plan.kv,
+                                         .layout = &p->plan.record,
                                          .parallel = s->place.parallel};
     return FATHOM_OK;
 }

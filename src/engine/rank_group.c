@@ -6,11 +6,15 @@
  *   n_done    of a rank: commands carried out, or passed over after a failure
  *   lock      guards the conditions and the fault; numbers are also read without it
  *
+ * Stages. Rank i is peer i % n_peer of stage i / n_peer. A step's wait is
+ * told right behind its draw: a rank is done with one step before it looks at the next one, and the
+ * engine waits for the last stage alone.
+ *
  * A rank that has failed passes over commands, so that the engine never waits for it. One that does
  * not end a command is lost: once another rank has failed, or when nothing moves for longer than
  * the ranks' patience, the engine goes on without it. Its thread cannot be ended, so that all it
  * may touch stays; the process is about to end. Invariants:
- * n_told - n_done <= RING for each rank.
+ * n_told - n_done <= RING for each rank; flights ascend in n.
  */
 #include "engine/rank_group.h"
 
@@ -31,6 +35,9 @@
 #include "base/os.h"
 #include "engine/block_ring.h"
 #include "engine/runner.h"
+#include "engine/stage_hop.h"
+#include "model/config.h"
+#include "model/stages.h"
 
 enum {
     RING = 64,
@@ -65,7 +72,8 @@ static const char *const command_names[] = {
 
 struct command {
     enum command_kind kind;
-    struct step step; /* launch, draw */
+    struct step step; /* launch, draw; of stages wait too */
+    uint32_t block;   /* of stages, likewise */
     void *host;       /* their block; NULL: each rank's own */
     uint32_t rank;    /* page_out, page_in: whose page; page_in: or ALL_RANKS */
     uint32_t page;
@@ -87,13 +95,16 @@ struct rank_sources {
 struct rank {
     struct rank_group *group;
     uint32_t i;
+    uint32_t peer;                   /* its number in its stage */
     struct engine_settings settings; /* with this rank's place */
     struct host_rank load;           /* meets the others while it loads */
     struct backend *backend;         /* until the runner has it */
     struct step_runner *runner;
-    struct step_result result; /* of the last wait */
-    fathom_err err;            /* the first; written before n_done */
-    fathom_diag diag;          /* of creation */
+    struct runner_stage stage;
+    uint64_t record_offset;                          /* of its stage's part of a page's record */
+    struct step_result results[PARALLEL_STAGES_MAX]; /* of the last wait, of stages by block */
+    fathom_err err;                                  /* the first; written before n_done */
+    fathom_diag diag;                                /* of creation */
     pthread_t thread;
     bool has_thread;
     uint64_t n_step; /* launched; this thread's */
@@ -115,7 +126,17 @@ struct rank_group {
     bool spins;
     uint32_t patience_ms;     /* of the engine, for a rank that does not move */
     struct block_ring blocks; /* the ranks' rings are where it is, once all commands are done */
-    bool is_filling;          /* pages have gone out since the ranks were waited for */
+    uint32_t n_peer;          /* ranks of a stage */
+    uint32_t n_stage;         /* of the model */
+    struct stage_hop *hops[PARALLEL_STAGES_MAX + 1]; /* [i]: before stage i; the ends are NULL */
+    uint32_t block;                                  /* of stages: of the step that is written */
+    struct {
+        uint64_t n; /* commands up to its wait */
+        uint32_t block;
+    } flights[PARALLEL_STAGES_MAX]; /* of stages: n_flight steps under way, oldest first */
+    uint32_t n_flight;
+    bool is_filling;    /* pages have gone out since the ranks were waited for */
+    uint64_t n_filling; /* commands up to the last one of these */
     struct command ring[RING];
     struct step *steps; /* [RING][n_rank] of lanes: instead of the commands' */
     _Alignas(64) _Atomic uint64_t n_told;
@@ -256,16 +277,31 @@ static fathom_err error_of(const struct rank_group *g)
     return err;
 }
 
-/* Tells a command and waits until all ranks are done with it. */
-static fathom_err ask(struct rank_group *g, const struct command *c)
+/* Waits until all ranks are done with what has been told. */
+static fathom_err await_all(struct rank_group *g)
 {
-    tell(g, c);
     uint64_t n = atomic_load(&g->n_told);
     for (uint32_t i = 0; i < g->n_rank; i++) await_rank(g, &g->ranks[i], n);
     return error_of(g);
 }
 
+/* Tells a command and waits until all ranks are done with it. */
+static fathom_err ask(struct rank_group *g, const struct command *c)
+{
+    tell(g, c);
+    return await_all(g);
+}
+
 /* ---- a rank's thread ------------------------------------------------------------------------ */
+
+/* No stage waits for another one any more. */
+static void break_hops(struct rank_group *g)
+{
+    ASSERT(atomic_load(&g->has_fault));
+    for (uint32_t i = 0; i <= g->n_stage; i++) {
+        if (g->hops[i]) stage_hop_break(g->hops[i], g->fault);
+    }
+}
 
 /* The first rank that fails by itself is the fault; peers that it leaves alone say so only where
  * no rank has failed, such as one that does not come. */
@@ -290,6 +326,7 @@ static void note_fault(struct rank *r, fathom_err err)
         r->backend->ops->abandon(r->backend);
     }
     pthread_mutex_unlock(&g->lock);
+    break_hops(g);
 }
 
 static fathom_err carry_out(struct rank *r, const struct command *c)
@@ -299,18 +336,20 @@ static fathom_err carry_out(struct rank *r, const struct command *c)
     switch (c->kind) {
     case COMMAND_LAUNCH:
         r->n_step++;
+        if (r->group->n_stage > 1) runner_use_block(runner, c->block);
         if (c->host) runner->host = c->host;
         return ops->launch(runner, &c->step);
     case COMMAND_DRAW:
         if (c->host) runner->host = c->host;
         return ops->draw(runner, &c->step);
     case COMMAND_NEXT_BLOCK: ops->next_block(runner); return FATHOM_OK;
-    case COMMAND_WAIT: return ops->wait(runner, &r->result);
+    case COMMAND_WAIT: return ops->wait(runner, &r->results[c->block]);
     case COMMAND_PAGE_OUT:
-        return c->rank == r->i ? ops->page_out(runner, c->page, c->to) : FATHOM_OK;
+        if (c->rank != r->peer) return FATHOM_OK;
+        return ops->page_out(runner, c->page, (char *)c->to + r->record_offset);
     case COMMAND_PAGE_IN:
-        return c->rank == r->i || c->rank == ALL_RANKS ? ops->page_in(runner, c->page, c->from)
-                                                       : FATHOM_OK;
+        if (c->rank != r->peer && c->rank != ALL_RANKS) return FATHOM_OK;
+        return ops->page_in(runner, c->page, (const char *)c->from + r->record_offset);
     case COMMAND_SYNC: return ops->sync(runner);
     case COMMAND_RENEW: r->err = FATHOM_OK; return ops->renew(runner);
     case COMMAND_ALLOC:
@@ -421,7 +460,8 @@ static fathom_err bind(struct step_runner *base)
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct rank_group *g = group_of(base);
-    const struct command c = {.kind = COMMAND_LAUNCH, .host = g->steps ? NULL : base->host};
+    const struct command c = {
+        .kind = COMMAND_LAUNCH, .host = g->steps ? NULL : base->host, .block = g->block};
     for (uint32_t i = 1; i < base->n_lane; i++) ASSERT(step[i].pass == step->pass);
     tell_steps(g, &c, step);
     return FATHOM_OK;
@@ -430,15 +470,22 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
 static fathom_err draw(struct step_runner *base, const struct step *step)
 {
     struct rank_group *g = group_of(base);
-    const struct command c = {.kind = COMMAND_DRAW, .host = g->steps ? NULL : base->host};
-    block_ring_draw(&g->blocks);
+    struct command c = {
+        .kind = COMMAND_DRAW, .host = g->steps ? NULL : base->host, .block = g->block};
+    if (g->n_stage == 1) block_ring_draw(&g->blocks);
     tell_steps(g, &c, step);
+    if (g->n_stage == 1) return FATHOM_OK;
+    ASSERT(g->n_flight < base->max_flight);
+    c.kind = COMMAND_WAIT;
+    tell_steps(g, &c, step);
+    g->flights[g->n_flight].n = atomic_load(&g->n_told);
+    g->flights[g->n_flight++].block = g->block;
     return FATHOM_OK;
 }
 
 static void show_block(struct rank_group *g)
 {
-    g->base.host = runner_block(g->ranks[0].runner, g->blocks.i);
+    g->base.host = runner_block(g->ranks[0].runner, g->n_stage > 1 ? g->block : g->blocks.i);
     for (uint32_t i = 0; i < g->base.n_lane; i++)
         g->base.hosts[i] = runner_block(g->ranks[i].runner, g->blocks.i);
 }
@@ -452,16 +499,45 @@ static void next_block(struct step_runner *base)
     tell(g, &c);
 }
 
+static void use_block(struct step_runner *base, uint32_t i)
+{
+    struct rank_group *g = group_of(base);
+    ASSERT(g->n_stage > 1 && i < base->max_flight);
+    for (uint32_t k = 0; k < g->n_flight; k++) ASSERT(g->flights[k].block != i);
+    g->block = i;
+    show_block(g);
+}
+
+/* Of stages, for the last one here. Errors are those of any: who waits for a rank that has failed
+ * fails too. */
+static fathom_err wait_for_last(struct rank_group *g, struct step_result *out)
+{
+    const uint64_t n = g->flights[0].n;
+    const uint32_t block = g->flights[0].block, first = g->n_rank - g->n_peer;
+    ASSERT(g->n_flight > 0);
+    for (uint32_t i = first; i < g->n_rank; i++) await_rank(g, &g->ranks[i], n);
+    if (atomic_load(&g->has_fault)) {
+        const fathom_err err = await_all(g);
+        return err ? err : FATHOM_EPEER;
+    }
+    g->n_flight--;
+    memmove(&g->flights[0], &g->flights[1], g->n_flight * sizeof g->flights[0]);
+    if (g->n_filling < n) g->is_filling = false;
+    *out = g->ranks[first].results[block];
+    return FATHOM_OK;
+}
+
 static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
     struct rank_group *g = group_of(base);
     const struct command c = {.kind = COMMAND_WAIT};
+    if (g->n_stage > 1) return wait_for_last(g, out);
     TRY(ask(g, &c));
     block_ring_end(&g->blocks);
     show_block(g);
     g->is_filling = false;
-    *out = g->ranks[0].result;
-    for (uint32_t i = 1; i < base->n_lane; i++) out[i] = g->ranks[i].result;
+    *out = g->ranks[0].results[0];
+    for (uint32_t i = 1; i < base->n_lane; i++) out[i] = g->ranks[i].results[0];
     return FATHOM_OK;
 }
 
@@ -493,14 +569,14 @@ static uint32_t get_waits(const struct step_runner *base, struct rank_waits *out
     return g->n_rank;
 }
 
-/* The command's page: of a lane, or of all ranks alike, of which one copies it out. */
+/* The command's page: of a lane, or of all ranks of a stage alike, of which one copies it out. */
 static void name_page(const struct rank_group *g, struct command *c, uint32_t page)
 {
     const uint32_t n = g->base.lane_pages;
     const bool is_out = c->kind == COMMAND_PAGE_OUT;
     c->page = g->steps ? page % n : page;
-    c->rank = g->steps ? page / n : is_out ? page % g->n_rank : ALL_RANKS;
-    ASSERT(c->rank < g->n_rank || c->rank == ALL_RANKS);
+    c->rank = g->steps ? page / n : is_out ? page % g->n_peer : ALL_RANKS;
+    ASSERT(c->rank < g->n_peer || c->rank == ALL_RANKS);
 }
 
 static fathom_err page_out(void *runner, uint32_t page, void *to)
@@ -510,6 +586,7 @@ static fathom_err page_out(void *runner, uint32_t page, void *to)
     name_page(g, &c, page);
     g->is_filling = true;
     tell(g, &c);
+    g->n_filling = atomic_load(&g->n_told);
     return FATHOM_OK;
 }
 
@@ -563,16 +640,20 @@ static fathom_err renew(struct step_runner *base)
 {
     struct rank_group *g = group_of(base);
     const struct command c = {.kind = COMMAND_RENEW};
-    for (uint32_t i = 0; i < g->n_rank; i++) await_rank(g, &g->ranks[i], atomic_load(&g->n_told));
-    const fathom_err err = error_of(g);
+    const fathom_err err = await_all(g);
     if (has_lost(g) || (err && err != FATHOM_EPEER)) return err;
     pthread_mutex_lock(&g->lock);
     atomic_store(&g->has_fault, false);
     g->fault[0] = '\0';
     pthread_mutex_unlock(&g->lock);
+    for (uint32_t i = 0; i <= g->n_stage; i++) {
+        if (g->hops[i]) stage_hop_renew(g->hops[i]);
+    }
     TRY(ask(g, &c));
     g->blocks.i = 0;
     g->blocks.n_drawn = 0;
+    g->block = 0;
+    g->n_flight = 0;
     g->is_filling = false;
     show_block(g);
     return FATHOM_OK;
@@ -625,6 +706,7 @@ static void destroy(struct step_runner *base)
             r->backend->ops->destroy(r->backend);
         host_rank_leave(&r->load);
     }
+    for (uint32_t i = 0; i <= g->n_stage; i++) stage_hop_destroy(g->hops[i]);
     pthread_cond_destroy(&g->told);
     pthread_cond_destroy(&g->done);
     pthread_mutex_destroy(&g->lock);
@@ -641,6 +723,7 @@ static const struct step_runner_ops group_ops = {
     .draw = draw,
     .wait = wait,
     .next_block = next_block,
+    .use_block = use_block,
     .renew = renew,
     .fault = fault,
     .progress = progress,
@@ -670,6 +753,8 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     g->base.ops = &group_ops;
     g->from = from;
     g->n_rank = n;
+    g->n_stage = parallel_n_stage(&from->settings->place.parallel);
+    g->n_peer = n / g->n_stage;
     g->ranks = ranks;
     g->spins = os_n_cpu() > n;
     g->patience_ms =
@@ -686,6 +771,7 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
         struct rank *r = &ranks[i];
         r->group = g;
         r->i = i;
+        r->peer = i % g->n_peer;
         r->settings = *from->settings;
         settings_place(&r->settings.place, from->settings, i);
         r->settings.loading.n_thread = r->settings.place.n_thread;
@@ -709,6 +795,31 @@ static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *pla
     return FATHOM_OK;
 }
 
+/* The ways between the stages; before ranks are told anything. */
+static fathom_err make_hops(struct rank_group *g, fathom_diag *d)
+{
+    const struct engine_settings *s = g->from->settings;
+    const struct stage_hop_config c = {.n_block = s->max_flight,
+                                       .max_row = s->limits.max_token,
+                                       .width = g->from->config->hidden,
+                                       .n_taker = g->n_peer};
+    if (g->n_stage == 1) return FATHOM_OK;
+    ASSERT(g->n_stage <= PARALLEL_STAGES_MAX && s->max_flight <= PARALLEL_STAGES_MAX);
+    for (uint32_t i = 1; i < g->n_stage; i++) TRY(stage_hop_create(&g->hops[i], &c, d));
+    for (uint32_t i = 0; i < g->n_rank; i++) {
+        struct rank *r = &g->ranks[i];
+        struct parallel p = r->settings.place.parallel;
+        const uint32_t i_stage = i / g->n_peer;
+        r->stage = (struct runner_stage){g->hops[i_stage], g->hops[i_stage + 1], r->peer};
+        for (p.pp.rank = 0; p.pp.rank < r->settings.place.parallel.pp.rank; p.pp.rank++) {
+            struct kv_layout part;
+            stages_layout(&part, g->from->config, s->limits.kv_type, s->limits.with_mtp, &p);
+            r->record_offset += part.page_bytes;
+        }
+    }
+    return FATHOM_OK;
+}
+
 /* Every rank loads, in its thread; its error is the group's, its own before a peer's. The wait for
  * them has no bound: what a load waits for is storage and the device, whose errors end it, and its
  * peers, who are given up after LOAD_PATIENCE_S. Storage that is slow is no fault, and a signal
@@ -718,7 +829,9 @@ static fathom_err load(struct rank_group *g, fathom_diag *d)
     struct host_rank *loads[PARALLEL_RANKS_MAX];
     const struct rank *failed = NULL;
     for (uint32_t i = 0; i < g->n_rank; i++) loads[i] = &g->ranks[i].load;
-    TRY(host_group_create(loads, g->n_rank, NULL, (uint64_t)LOAD_PATIENCE_S * 1000000, d));
+    for (uint32_t i = 0; i < g->n_rank; i += g->n_peer) {
+        TRY(host_group_create(loads + i, g->n_peer, NULL, (uint64_t)LOAD_PATIENCE_S * 1000000, d));
+    }
     for (uint32_t i = 0; i < g->n_rank; i++) {
         struct rank *r = &g->ranks[i];
         r->has_thread = pthread_create(&r->thread, NULL, rank_main, r) == 0;
@@ -754,11 +867,15 @@ fathom_err rank_group_create_on(struct step_runner **out, struct backend *const 
     }
     for (uint32_t i = 0; i < n; i++) g->ranks[i].backend = backends[i];
     TRY_GOTO(make_lanes(g, plan, d), fail);
+    TRY_GOTO(make_hops(g, d), fail);
     TRY_GOTO(load(g, d), fail);
     const struct step_runner *first = g->ranks[0].runner;
     g->base.layout = first->layout;
     g->base.max_flight = first->max_flight;
     g->base.prompt_form = first->prompt_form;
+    g->base.n_stage = g->n_stage;
+    for (uint32_t i = 0; i < n && g->n_stage > 1; i++)
+        runner_set_stage(g->ranks[i].runner, &g->ranks[i].stage);
     g->from = NULL;
     g->blocks.n_block = g->base.max_flight;
     show_block(g);
@@ -775,6 +892,7 @@ fathom_err rank_group_create(struct step_runner **out, const struct engine_setti
                              const struct checkpoint *checkpoint, fathom_diag *d)
 {
     const uint32_t n = settings_n_rank(s);
+    const uint32_t n_stage = parallel_n_stage(&s->place.parallel);
     struct backend *backends[PARALLEL_RANKS_MAX] = {NULL};
     fathom_err err = FATHOM_OK;
     *out = NULL;
@@ -786,7 +904,9 @@ fathom_err rank_group_create(struct step_runner **out, const struct engine_setti
         if (err) err = diag_fail(d, err, "rank %u of %u: %s", i, n, inner.text);
         if (err) goto fail;
     }
-    TRY_GOTO(backend_join(backends, n, d), fail);
+    const uint32_t n_peer = n / n_stage;
+    for (uint32_t i = 0; i < n && (n_peer > 1 || s->place.net); i += n_peer)
+        TRY_GOTO(backend_join(backends + i, n_peer, d), fail);
     return rank_group_create_on(out, backends, s, plan, config, checkpoint, d);
 fail:
     for (uint32_t i = 0; i < n; i++) {

@@ -10,6 +10,10 @@
  * blocks of its own, tells the ids that it draws, and a page is copied out of its rank and in to it
  * alone. All ranks make the same passes, so that they meet in every layer.
  *
+ * Ranks of several stages (stage_hop.h) are one group too: all have the same commands in the same
+ * order, and a rank goes through them as fast as its rows come, so that each stage is at a step of
+ * its own. Of a page each stage has a part of the record.
+ *
  * A rank that fails ends the group: its peers stop waiting for it, every call fails from then on,
  * and fault says which rank it was, in which layer, and why.
  */

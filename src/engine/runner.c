@@ -2,7 +2,7 @@
  *
  * Each step under way has a block of host memory, which the engine has written, and the fence of
  * the same number. Blocks are taken in a ring (block_ring.h); block 0 is whole, the others end
- * before histories.
+ * before histories. Of a stage all are whole, and taken as they are named, one at a time.
  */
 #include "engine/runner.h"
 
@@ -15,9 +15,11 @@
 #include "base/mem.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/block_ring.h"
+#include "engine/stage_hop.h"
 #include "engine/step_graph.h"
 #include "model/config.h"
 #include "model/forward.h"
+#include "model/stages.h"
 #include "model/weights.h"
 
 enum { DUMMY_SEED = 1 };
@@ -53,6 +55,9 @@ struct model_runner {
     struct step_block blocks[BACKEND_FENCE_MAX];
     struct block_ring ring;
     struct expert_counts experts;
+    bool is_staged; /* of several stages */
+    struct runner_stage stage;
+    struct expert_counts experts_before; /* of the stages before, with the step under way */
 };
 
 static struct model_runner *runner_of(struct step_runner *r)
@@ -76,7 +81,7 @@ static struct model_runner *owned(void *runner)
 /* Bytes of a block: the first is whole, the others end before histories. */
 static size_t block_bytes(const struct model_runner *r, uint32_t i)
 {
-    return i == 0 ? r->base.layout.n_bytes : r->base.layout.history;
+    return i == 0 || r->is_staged ? r->base.layout.n_bytes : r->base.layout.history;
 }
 
 static fathom_err bind(struct step_runner *base)
@@ -133,10 +138,41 @@ static fathom_err compute(void *arg, const struct batch *batch, enum step_pass p
     return model_mtp(r->model, batch, &r->kv);
 }
 
+/* Waits for the rows of the stage before. */
+static fathom_err take_rows(struct model_runner *r, uint32_t n_token)
+{
+    const struct stage_head wanted = {.block = r->ring.i, .n_row = n_token};
+    struct stage_head head;
+    TRY(stage_hop_take(r->stage.from, r->stage.peer, &wanted, &head));
+    r->experts_before = head.experts;
+    return model_put_stream(r->model, stage_hop_room(r->stage.from, head.block), n_token);
+}
+
+static struct expert_counts sum_counts(const struct expert_counts *a, const struct expert_counts *b)
+{
+    return (struct expert_counts){.n_choice = a->n_choice + b->n_choice,
+                                  .n_hit = a->n_hit + b->n_hit,
+                                  .uniform = a->uniform + b->uniform,
+                                  .n_token = a->n_token + b->n_token,
+                                  .n_busiest = a->n_busiest + b->n_busiest};
+}
+
+/* All ranks of a stage have the same rows. */
+static fathom_err give_rows(struct model_runner *r, uint32_t n_token)
+{
+    const struct stage_head head = {.block = r->ring.i,
+                                    .n_row = n_token,
+                                    .experts = sum_counts(&r->experts_before, &r->experts)};
+    if (r->stage.peer != 0) return FATHOM_OK;
+    TRY(model_get_stream(r->model, stage_hop_room(r->stage.to, head.block), n_token));
+    return stage_hop_give(r->stage.to, &head);
+}
+
 static fathom_err launch(struct step_runner *base, const struct step *step)
 {
     struct model_runner *r = owned(base);
     size_t prefix_bytes;
+    if (r->stage.to && step->pass != STEP_MODEL) return FATHOM_OK;
     ASSERT(r->ring.n_drawn < base->max_flight && step->prefix_bytes <= base->layout.bias);
     struct graph *graph = step_graphs_pick(r->graphs, step, base->host, &prefix_bytes);
     const bool watches = step->watches_experts && step->pass == STEP_MODEL;
@@ -149,7 +185,10 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
     if (graph) return r->backend->ops->graph_launch(r->backend, graph);
     struct batch batch;
     batch_locate(&base->layout, &step->batch, step->pass, r->arrays, &batch);
-    return compute(r, &batch, step->pass);
+    if (r->is_staged) model_use_hidden(r->model, r->ring.i);
+    if (r->stage.from && step->pass == STEP_MODEL) TRY(take_rows(r, step->batch.n_token));
+    TRY(compute(r, &batch, step->pass));
+    return r->stage.to ? give_rows(r, step->batch.n_token) : FATHOM_OK;
 }
 
 static fathom_err draw(struct step_runner *base, const struct step *step)
@@ -161,7 +200,7 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
     ASSERT(step->sampler.n_row == step->batch.n_logit_row);
     block->wants_top = step->sampler.n_top > 0;
     block_ring_draw(&r->ring);
-    if (step->sampler.n_row == 0) return ops->fence_record(r->backend, r->ring.i);
+    if (step->sampler.n_row == 0 || r->stage.to) return ops->fence_record(r->backend, r->ring.i);
     TRY(copy_in(r, step->sampler.masks.offset, step->sampler.masks.n_bytes));
     sample_locate(&base->layout, &step->sampler, r->arrays, &args);
     args.logits = model_logits(r->model);
@@ -202,7 +241,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     out->ranks = at(block->drawn, r->draw.ranks);
     out->top_ids = block->wants_top ? at(block->drawn, r->draw.top_ids) : NULL;
     out->top_logprobs = block->wants_top ? at(block->drawn, r->draw.top_logprobs) : NULL;
-    out->experts = r->experts;
+    out->experts = sum_counts(&r->experts_before, &r->experts);
     return FATHOM_OK;
 }
 
@@ -220,7 +259,10 @@ static fathom_err renew(struct step_runner *base)
 static const char *fault(struct step_runner *base)
 {
     struct model_runner *r = runner_of(base);
-    return r->backend->ops->fault(r->backend);
+    const char *why = r->backend->ops->fault(r->backend);
+    if (!why[0] && r->stage.from) why = stage_hop_fault(r->stage.from);
+    if (!why[0] && r->stage.to) why = stage_hop_fault(r->stage.to);
+    return why;
 }
 
 static uint64_t progress(const struct step_runner *base)
@@ -336,7 +378,8 @@ static fathom_err make_model(struct model_runner *r, const struct engine_setting
         err = model_create(&r->model, r->backend, config, &weights, &s->limits, &loading, d);
     }
     weights_release(&weights);
-    ASSERT(err || model_has_mtp(r->model) == s->limits.with_mtp);
+    const bool is_last = parallel_is_last(&s->place.parallel);
+    ASSERT(err || model_has_mtp(r->model) == (s->limits.with_mtp && is_last));
     return err;
 }
 
@@ -347,7 +390,8 @@ static size_t place(size_t *end, size_t n)
     return start;
 }
 
-static fathom_err make_memory(struct model_runner *r, const struct memory_plan *plan,
+static fathom_err make_memory(struct model_runner *r, const struct engine_settings *s,
+                              const struct memory_plan *plan, const struct model_config *config,
                               fathom_diag *d)
 {
     struct backend *b = r->backend;
@@ -362,8 +406,8 @@ static fathom_err make_memory(struct model_runner *r, const struct memory_plan *
     r->draw.top_logprobs = place(&end, n_row * SAMPLE_TOP_MAX);
     r->draw.n_bytes = end;
     r->kv.n_page = plan->n_page + (plan->padding_bytes ? 1 : 0);
-    r->kv.layout = plan->kv;
-    TRY(b->ops->alloc(b, plan->kv_bytes + plan->padding_bytes, "the KV cache", &r->kv.base, d));
+    stages_layout(&r->kv.layout, config, s->limits.kv_type, s->limits.with_mtp, &s->place.parallel);
+    TRY(b->ops->alloc(b, r->kv.n_page * r->kv.layout.page_bytes, "the KV cache", &r->kv.base, d));
     TRY(b->ops->alloc(b, r->base.layout.n_bytes, "step arrays", &r->arrays, d));
     TRY(b->ops->alloc(b, end, "drawn tokens", &r->draw_device, d));
     for (uint32_t i = 0; i < r->base.max_flight; i++) {
@@ -414,10 +458,11 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
     batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
     TRY_GOTO(check_caps(r, s, d), fail);
     r->base.prompt_form = r->caps.prompt_form;
-    r->base.max_flight = r->caps.async ? s->max_flight : 1;
+    r->is_staged = parallel_n_stage(&s->place.parallel) > 1;
+    r->base.max_flight = r->caps.async || r->is_staged ? s->max_flight : 1;
     ASSERT(r->base.max_flight >= 1 && r->base.max_flight <= BACKEND_FENCE_MAX);
     TRY_GOTO(make_model(r, s, config, checkpoint, d), fail);
-    TRY_GOTO(make_memory(r, plan, d), fail);
+    TRY_GOTO(make_memory(r, s, plan, config, d), fail);
     TRY_GOTO(make_graphs(r, s, plan, d), fail);
     *out = &r->base;
     return FATHOM_OK;
@@ -455,6 +500,21 @@ void *runner_block(const struct step_runner *r, uint32_t i)
 {
     ASSERT(i < r->max_flight);
     return runner_of_const(r)->blocks[i].arrays;
+}
+
+void runner_set_stage(struct step_runner *base, const struct runner_stage *stage)
+{
+    struct model_runner *r = runner_of(base);
+    ASSERT(r->is_staged && r->ring.n_drawn == 0);
+    r->stage = *stage;
+}
+
+void runner_use_block(struct step_runner *base, uint32_t i)
+{
+    struct model_runner *r = owned(base);
+    ASSERT(r->is_staged && i < base->max_flight && r->ring.n_drawn == 0);
+    r->ring.i = i;
+    show_block(r);
 }
 
 uint32_t runner_layer(const struct step_runner *r)

@@ -11,6 +11,14 @@
 struct backend;
 struct checkpoint;
 struct model_config;
+struct stage_hop;
+
+/* Where the rows of a stage come from and go to. */
+struct runner_stage {
+    struct stage_hop *from; /* NULL: it is the first */
+    struct stage_hop *to;   /* NULL: it is the last */
+    uint32_t peer;          /* this rank's number among the stage's, of whom 0 gives */
+};
 
 /* runner_create - load the weights onto the backend and allocate all that a step needs
  *
@@ -35,6 +43,13 @@ fathom_err runner_make_backend(struct backend **out, const struct engine_setting
 /* runner_block - block i of those that `host` becomes in turn, 0 .. max_flight - 1. A step may be
  * given to launch and draw from another runner's block of the same number. */
 void *runner_block(const struct step_runner *r, uint32_t i);
+
+/* runner_set_stage - of a rank of several stages, before its first step. Its launch waits for the
+ * stage before, and the passes of drafts are the last stage's alone. */
+void runner_set_stage(struct step_runner *r, const struct runner_stage *stage);
+
+/* runner_use_block - of several stages, with no step under way: the next one has this block */
+void runner_use_block(struct step_runner *r, uint32_t i);
 
 /* runner_layer - the layer whose operators were enqueued last, for messages; the runner's thread */
 uint32_t runner_layer(const struct step_runner *r);

@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/os.h"
 #include "model/config.h"
+#include "model/stages.h"
 #include "model/weights.h"
 
 static fathom_err check_count(const char *flag, uint32_t given, uint32_t fallback, uint32_t max,
@@ -68,6 +69,32 @@ static fathom_err resolve_ranks(struct engine_settings *out, const fathom_option
              p->tp.rank, p->tp.size);
     }
     return FATHOM_OK;
+}
+
+/* Stages of the ranks. After the backend is known. */
+static fathom_err resolve_stages(struct engine_settings *out, const fathom_options *o,
+                                 const struct model_config *config, fathom_diag *d)
+{
+    struct parallel *p = &out->place.parallel;
+    const uint32_t n_stage = o->pipeline ? o->pipeline : 1;
+    ASSERT(p->pp.size == 0);
+    if (n_stage == 1) return FATHOM_OK;
+    if (p->dp.size > 1 || p->is_slice) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--pipeline-parallel-size %u goes with --tensor-parallel-size alone: leave %s out",
+             n_stage, p->is_slice ? "--rank-slice" : "--data-parallel-size");
+    }
+    if (out->backend == FATHOM_BACKEND_CUDA) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--pipeline-parallel-size %u: steps of GPUs do not go from stage to stage yet, those "
+             "of CPUs do: give --backend cpu, or --tensor-parallel-size alone",
+             n_stage);
+    }
+    TRY(stages_cut(p, config, o->n_draft > 0, n_stage, d));
+    if (parallel_n_rank(p) <= PARALLEL_RANKS_MAX) return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL,
+         "--pipeline-parallel-size %u of --tensor-parallel-size %u: at most %d ranks share a model",
+         n_stage, p->tp.size, PARALLEL_RANKS_MAX);
 }
 
 /* Whether the inputs of every product are whole groups of 128 on this rank. */
@@ -161,20 +188,27 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
     return FATHOM_OK;
 }
 
-/* Each host has as many ranks as another. */
+/* Each host has as many ranks as another: a stage, or a part of the only one. */
 static fathom_err resolve_hosts(struct engine_settings *out, const fathom_options *o,
                                 fathom_diag *d)
 {
     const fathom_hosts *h = o->hosts;
     if (!h) return FATHOM_OK;
     const uint32_t n_rank = out->place.parallel.tp.size;
+    const uint32_t n_stage = parallel_n_stage(&out->place.parallel);
     if (out->place.parallel.dp.size > 1) {
         FAIL(d, FATHOM_EUNSUPPORTED,
              "--nnodes %u: ranks of --data-parallel-size run on one host: give "
              "--tensor-parallel-size, or a server for each host behind fathom router",
              h->n_node);
     }
-    if (out->place.parallel.is_slice || n_rank % h->n_node != 0) {
+    if (n_stage > 1) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--nnodes %u and --pipeline-parallel-size %u: stages run on one host: leave one of "
+             "them out",
+             h->n_node, n_stage);
+    }
+    if (out->place.parallel.is_slice || (n_stage == 1 && n_rank % h->n_node != 0)) {
         FAIL(d, FATHOM_EINVAL,
              "--nnodes %u does not divide --tensor-parallel-size %u: each host has as many ranks "
              "as another",
@@ -192,6 +226,7 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
              "--kv-offload-ram, --kv-offload-dir and --kv-transfer-config out",
              h->n_node);
     }
+    if (n_stage > 1) out->place.parallel.pp.rank = h->node_rank;
     out->hosts = h;
     return FATHOM_OK;
 }
@@ -342,6 +377,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     TRY(resolve_ranks(out, o, d));
     TRY(weights_check_parallel(config, &out->place.parallel, d));
     TRY(resolve_backend(out, o, d));
+    TRY(resolve_stages(out, o, config, d));
     TRY(resolve_hosts(out, o, d));
     TRY(resolve_devices(out, o, d));
     out->dummy = o->dummy;
@@ -380,6 +416,8 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
                                                .tpot_us = (uint64_t)o->slo_tpot_ms * 1000};
     out->priorities = o->priorities;
     out->max_flight = o->no_async ? 1 : 2;
+    if (out->place.parallel.pp.size > 1)
+        out->max_flight = l->n_flight = out->place.parallel.pp.size;
     l->max_request = out->max_num_seqs < l->max_token ? out->max_num_seqs : l->max_token;
     TRY(resolve_drafts(out, o, config, d));
     TRY(resolve_graphs(out, o, d));

@@ -42,8 +42,10 @@ struct engine_settings {
     uint64_t offload_dir_bytes;
     const fathom_transfer *transfer; /* the caller's; NULL: none */
     const fathom_hosts *hosts;       /* the caller's; NULL: this one alone */
-    uint32_t max_flight; /* steps under way at most, where the backend is asynchronous: 1, or 2 for
-                            a step that is launched while the one before it runs */
+    uint32_t
+        max_flight; /* steps under way at most. Of several stages as many as there are, of other
+                            requests each. Else, where the backend is asynchronous, 1, or 2 for a
+                            step that is launched while the one before it runs */
     struct step_graph_config graphs; /* n_size 0: none; padding_page is the runner's */
 };
 

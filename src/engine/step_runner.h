@@ -12,6 +12,13 @@
  *   next_block, launch, draw  step 2, in a block that no step has
  *   wait                      for step 1
  *
+ * A runner of several stages (stage_hop.h) has as many steps under way as stages, over requests of
+ * which none is in two of them, in blocks that the engine names:
+ *
+ *   use_block, launch, draw   a step, in a block that no step has; again and again
+ *   wait                      for the step that was launched first
+ *   use_block, launch, draw   the pass of its drafts, in the block that it had
+ *
  * A step is a shape and bytes (batch_build.h): it holds no pointer, so that a runner may give it to
  * any number of devices.
  *
@@ -69,6 +76,9 @@ struct step_runner_ops {
     /* With fewer than max_flight steps under way: change host to a block that none of them has. The
      * step launched next has neither masks nor histories. */
     void (*next_block)(struct step_runner *r);
+    /* Of several stages, in its place: change host to block i, below max_flight. All members of the
+     * block are there. */
+    void (*use_block)(struct step_runner *r, uint32_t i);
     /* The cause of that error; "" when the runner has none to tell. */
     const char *(*fault)(struct step_runner *r);
     /* A number that changes as the step under way gets on, read from any thread; NULL: only its
@@ -102,6 +112,7 @@ struct step_runner {
     const struct step_runner_ops *ops;
     struct batch_layout layout;
     uint32_t max_flight; /* steps that may be under way, >= 1 */
+    uint32_t n_stage;    /* 0: one */
     bool prompt_form;    /* rows of prompts have other bits than rows of answers (backend.h) */
     void *host;          /* block of layout.n_bytes that the engine writes; after next_block up to
                             histories */

@@ -13,6 +13,9 @@
  * Rows of prompts may have owners (op_dense.h): one rank norms a row, projects it to its latents,
  * selects for it, routes it, and sends that to all. Bits are the same.
  *
+ * Of a pipeline each stage has a run of the layers: the first one embeds, the last one has the
+ * head, and between them goes the residual stream, whole.
+ *
  * Where ranks have requests of their own, experts are whole on a rank and moe_ep alone brings ranks
  * together. All make the same passes; one without rows lends its experts.
  *
@@ -29,21 +32,6 @@ static fathom_err join_layers(struct model *m)
 {
     for (uint32_t i = 0; i < m->n_layer; i++) TRY(model_join_experts(m, &m->layers[i], i));
     return FATHOM_OK;
-}
-
-fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv)
-{
-    ASSERT(batch->n_logit_row <= batch->n_token);
-    if (batch->n_token == 0) return join_layers(m);
-    struct embed_args embed = {.table = m->embed,
-                               .ids = batch->ids,
-                               .drawn = batch->drawn,
-                               .n_token = batch->n_token,
-                               .x = m->residual};
-    TRY(m->ops->embed(m->b, &embed));
-    for (uint32_t i = 0; i < m->n_layer; i++)
-        TRY(model_layer(m, &m->layers[i], i, i > 0 ? STREAM_PENDING : STREAM_WHOLE, batch, kv));
-    return model_head(m, m->final_norm, m->n_layer - 1, batch);
 }
 
 struct norm {
@@ -65,6 +53,33 @@ static fathom_err reduce_norm(struct model *m, enum stream stream, struct norm n
                                     .spread = spread,
                                     .reader = norm.reader};
     return m->ops->reduce_norm(m->b, &args);
+}
+
+/* The last block's output is added to the stream that the next stage goes on from. Of the norm
+ * nobody reads anything: the sum alone is wanted, which has the bits that it has in the norm of the
+ * layer after it. */
+static fathom_err make_whole(struct model *m, const struct batch *batch)
+{
+    const uint32_t last = m->n_layer - 1;
+    const struct norm norm = {m->layers[last].input_norm, NULL, last};
+    ASSERT(model_own_rows(m, batch) == 0);
+    return reduce_norm(m, STREAM_PENDING, norm, m->normed, batch->n_token, SPREAD_ALL);
+}
+
+fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv)
+{
+    ASSERT(batch->n_logit_row <= batch->n_token);
+    if (batch->n_token == 0) return join_layers(m);
+    struct embed_args embed = {.table = m->embed,
+                               .ids = batch->ids,
+                               .drawn = batch->drawn,
+                               .n_token = batch->n_token,
+                               .x = m->residual};
+    if (m->is_first) TRY(m->ops->embed(m->b, &embed));
+    for (uint32_t i = 0; i < m->n_layer; i++)
+        TRY(model_layer(m, &m->layers[i], i, i > 0 ? STREAM_PENDING : STREAM_WHOLE, batch, kv));
+    if (!m->is_last) return make_whole(m, batch);
+    return model_head(m, m->final_norm, m->n_layer - 1, batch);
 }
 
 fathom_err model_layer(struct model *m, const struct layer *layer, uint32_t i_layer,
@@ -101,7 +116,26 @@ fathom_err model_head(struct model *m, const struct weight *weight, uint32_t i_l
 
 uint32_t model_layer_begun(const struct model *m)
 {
-    return m->i_layer;
+    return m->first_layer + m->i_layer;
+}
+
+fathom_err model_put_stream(struct model *m, const float *rows, uint32_t n_token)
+{
+    ASSERT(!m->is_first);
+    return m->ops->buffer_write(m->b, m->residual, 0, n_token, m->hidden_width, rows);
+}
+
+fathom_err model_get_stream(struct model *m, float *rows, uint32_t n_token)
+{
+    ASSERT(!m->is_last);
+    return m->ops->buffer_read(m->b, m->residual, 0, n_token, m->hidden_width, rows);
+}
+
+void model_use_hidden(struct model *m, uint32_t i)
+{
+    ASSERT(i < PARALLEL_STAGES_MAX);
+    if (m->has_mtp) m->hidden = m->hiddens[i];
+    ASSERT(m->hidden);
 }
 
 struct buffer *model_logits(struct model *m)

@@ -23,6 +23,7 @@ struct model_limits {
     uint32_t max_context;
     uint32_t max_logit_row;
     bool with_mtp; /* load the MTP layer and give it room in the pages, if the checkpoint has it */
+    uint32_t n_flight; /* steps whose hidden states are kept for their drafts; 0: one */
 };
 
 /* Who computes: one rank of the model, on a device. */
@@ -66,14 +67,25 @@ fathom_err model_create(struct model **out, struct backend *b, const struct mode
                         const struct model_loading *loading, fathom_diag *d);
 void model_destroy(struct model *m); /* accepts NULL */
 
-/* model_forward - one step: embed, layers, final norm, head
+/* model_forward - one step: embed, layers, final norm, head; of a stage, what it has of them
  *
- * Writes the cache rows of every token and the logits of batch->logit_rows.
+ * Writes the cache rows of every token and the logits of batch->logit_rows. A stage but the first
+ * goes on from the residual stream that model_put_stream has written; one but the last leaves it
+ * for model_get_stream.
  * Needs   batch within the limits; kv->layout equal to the backend's. Ranks with requests of their
  *         own make the same calls of this and model_mtp.
  * Edge    such a rank may have no rows: n_token 0, all else of the batch is not read.
  * Errors  EDEVICE. Enqueues only. */
 fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv);
+
+/* model_put_stream, model_get_stream - the residual stream of n_token tokens between stages: f32
+ * [n_token][hidden], as it lies in the buffer. Both wait for the queue. */
+fathom_err model_put_stream(struct model *m, const float *rows, uint32_t n_token);
+fathom_err model_get_stream(struct model *m, float *rows, uint32_t n_token);
+
+/* model_use_hidden - model_forward leaves its hidden states in place i from now on, and model_mtp
+ * goes on from there. Needs i below limits.n_flight, or 0. */
+void model_use_hidden(struct model *m, uint32_t i);
 
 /* model_mtp - the draft layer over the same tokens, or over tokens that go on from some of them
  *
@@ -95,10 +107,10 @@ struct expert_counts {
  * NULL: no more. It waits for the queue to look, so nothing may be recorded meanwhile. */
 void model_watch_experts(struct model *m, struct expert_counts *to);
 
-/* model_has_mtp - whether the draft layer was asked for and is in the checkpoint */
+/* model_has_mtp - the draft layer was asked for, is in the checkpoint, and is this stage's */
 bool model_has_mtp(const struct model *m);
 
-/* model_layer_begun - the layer that was begun last, as the cache counts layers; for messages */
+/* model_layer_begun - the layer of the model that was begun last; for messages */
 uint32_t model_layer_begun(const struct model *m);
 
 /* model_logits - LOGITS of the last call, row i for batch->logit_rows[i] */

@@ -46,13 +46,19 @@ struct model {
     struct backend *b;
     const struct backend_ops *ops;
 
-    uint32_t n_layer;    /* the MTP layer not included: its cache is layer n_layer */
+    /* of the stage: layers first_layer .. first_layer + n_layer - 1 of the model. Below they are
+     * counted from 0, as the cache does; the MTP layer is not included: its cache is layer
+     * n_layer */
+    uint32_t first_layer;
+    uint32_t n_layer;
+    bool is_first;       /* it has the embedding */
+    bool is_last;        /* it has the head */
     uint32_t index_topk; /* 0: no indexer */
     uint32_t hidden_width;
     bool has_mtp;
     uint32_t i_layer; /* begun last */
 
-    struct weight *embed;
+    struct weight *embed; /* NULL, as the next two, where it is another stage's */
     struct weight *head;
     struct weight *final_norm;
     struct layer *layers; /* [n_layer] */
@@ -62,7 +68,8 @@ struct model {
     struct buffer *normed;   /* input of a block */
     struct buffer *delta;    /* output of a block, not yet added */
     struct buffer *hidden;   /* after the last norm: input of the head and of the MTP layer; within
-                                layers own rows of normed */
+                                layers own rows of normed; one of hiddens */
+    struct buffer *hiddens[PARALLEL_STAGES_MAX]; /* of each step under way that gets drafts */
     struct buffer *query;
     struct buffer *select;
     struct buffer *latent;

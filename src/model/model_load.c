@@ -10,6 +10,7 @@
 #include "model/forward.h"
 #include "model/model_int.h"
 #include "model/quantize.h"
+#include "model/stages.h"
 #include "model/weights.h"
 
 void model_backend_config(struct backend_config *out, const struct model_config *config,
@@ -47,8 +48,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->routed_scale = c->routed_scale;
     out->norm_topk = c->norm_topk;
     out->n_vocab = p->is_slice ? parallel_part(p, CUT_VOCAB, c->n_vocab) : c->n_vocab;
-    kv_layout_init(&out->kv, limits->kv_type, c->n_layer + (limits->with_mtp ? 1 : 0),
-                   c->has_indexer);
+    stages_layout(&out->kv, c, limits->kv_type, limits->with_mtp, p);
     out->max_token = limits->max_token;
     out->max_request = limits->max_request;
     out->max_context = limits->max_context;
@@ -60,6 +60,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->patience_ms = place->patience_ms;
     out->net = place->net;
     out->parallel = *p;
+    out->parallel.pp = (struct axis){0}; /* a backend has peers alone */
 }
 
 /* ---- weights ---- */
@@ -123,20 +124,21 @@ static fathom_err load_layer(struct model *m, uint32_t i_layer, const struct lay
     return name_place(&ffn, err, &inner);
 }
 
-static fathom_err load_mtp(struct model *m, const struct layer_views *v, fathom_diag *d)
+static fathom_err load_mtp(struct model *m, uint32_t i_layer, const struct layer_views *v,
+                           fathom_diag *d)
 {
-    struct place place = place_in_layer(d, m->n_layer, "enorm");
+    struct place place = place_in_layer(d, i_layer, "enorm");
     TRY(load_vector(m, &place, &v->enorm, &m->mtp.enorm));
-    place = place_in_layer(d, m->n_layer, "hnorm");
+    place = place_in_layer(d, i_layer, "hnorm");
     TRY(load_vector(m, &place, &v->hnorm, &m->mtp.hnorm));
-    place = place_in_layer(d, m->n_layer, "eh_proj");
+    place = place_in_layer(d, i_layer, "eh_proj");
     TRY(load_linear(m, &place, &v->eh_proj, &m->mtp.eh_proj));
-    place = place_in_layer(d, m->n_layer, "shared_head.norm");
+    place = place_in_layer(d, i_layer, "shared_head.norm");
     TRY(load_vector(m, &place, &v->head_norm, &m->mtp.head_norm));
-    return load_layer(m, m->n_layer, v, &m->mtp.layer, d);
+    return load_layer(m, i_layer, v, &m->mtp.layer, d);
 }
 
-/* Layer i, or the MTP layer after the last; through q if it is not NULL. */
+/* Layer i of the model, or the MTP layer after the last; through q if it is not NULL. */
 static fathom_err load_one(struct model *m, uint32_t i, const struct model_weights *w,
                            struct quantizer *q, fathom_diag *d)
 {
@@ -147,9 +149,12 @@ static fathom_err load_one(struct model *m, uint32_t i, const struct model_weigh
         TRY(quantize_layer(q, v, &quantized, d));
         v = &quantized;
     }
-    return i < m->n_layer ? load_layer(m, i, v, &m->layers[i], d) : load_mtp(m, v, d);
+    if (i >= w->n_layer) return load_mtp(m, i, v, d);
+    ASSERT(i >= m->first_layer && i - m->first_layer < m->n_layer);
+    return load_layer(m, i, v, &m->layers[i - m->first_layer], d);
 }
 
+/* The layers of the model's stage. */
 static fathom_err load_layers(struct model *m, const struct model_weights *w,
                               const struct model_config *config,
                               const struct model_loading *loading, fathom_diag *d)
@@ -160,7 +165,8 @@ static fathom_err load_layers(struct model *m, const struct model_weights *w,
     if (loading->quantize_fp8) err = quantizer_init(&q, n_held, loading->n_thread, d);
     uint32_t n = m->n_layer + (m->has_mtp ? 1 : 0);
     for (uint32_t i = 0; i < n && !err; i++) {
-        err = load_one(m, i, w, loading->quantize_fp8 ? &q : NULL, d);
+        const uint32_t i_layer = i < m->n_layer ? m->first_layer + i : w->n_layer;
+        err = load_one(m, i_layer, w, loading->quantize_fp8 ? &q : NULL, d);
         if (loading->let_go) loading->let_go(loading->let_go_arg);
         if (err || !loading->on_load) continue;
         loading->on_load(loading->on_load_arg, model_weights_bytes(m), loading->load_bytes);
@@ -194,10 +200,10 @@ static fathom_err load_weights(struct model *m, const struct model_weights *w,
                                const struct model_loading *loading, fathom_diag *d)
 {
     struct place place = place_of(d, "embed_tokens");
-    TRY(load_linear(m, &place, &w->embed, &m->embed));
+    if (m->is_first || m->has_mtp) TRY(load_linear(m, &place, &w->embed, &m->embed));
     place = place_of(d, "norm");
-    TRY(load_vector(m, &place, &w->final_norm, &m->final_norm));
-    TRY(load_head(m, w, loading, d));
+    if (m->is_last) TRY(load_vector(m, &place, &w->final_norm, &m->final_norm));
+    if (m->is_last) TRY(load_head(m, w, loading, d));
     return load_layers(m, w, config, loading, d);
 }
 
@@ -213,19 +219,26 @@ enum { N_BUFFER = 9 };
 static void list_buffers(struct model *m, struct buffer_entry out[N_BUFFER])
 {
     const struct buffer_entry entries[N_BUFFER] = {
-        {BUFFER_RESIDUAL, &m->residual}, {BUFFER_NORMED, &m->normed}, {BUFFER_NORMED, &m->hidden},
-        {BUFFER_DELTA, &m->delta},       {BUFFER_QUERY, &m->query},   {BUFFER_SELECT, &m->select},
-        {BUFFER_LATENT, &m->latent},     {BUFFER_ROUTE, &m->route},   {BUFFER_LOGITS, &m->logits},
+        {BUFFER_RESIDUAL, &m->residual}, {BUFFER_NORMED, &m->normed},
+        {BUFFER_NORMED, &m->hiddens[0]}, {BUFFER_DELTA, &m->delta},
+        {BUFFER_QUERY, &m->query},       {BUFFER_SELECT, &m->select},
+        {BUFFER_LATENT, &m->latent},     {BUFFER_ROUTE, &m->route},
+        {BUFFER_LOGITS, &m->logits},
     };
     memcpy(out, entries, sizeof entries);
 }
 
-static fathom_err make_buffers(struct model *m, fathom_diag *d)
+static fathom_err make_buffers(struct model *m, uint32_t n_hidden, fathom_diag *d)
 {
     struct buffer_entry entries[N_BUFFER];
     list_buffers(m, entries);
-    for (int i = 0; i < N_BUFFER; i++)
+    for (int i = 0; i < N_BUFFER; i++) {
+        if (entries[i].kind == BUFFER_LOGITS && !m->is_last) continue;
         TRY(m->ops->buffer_create(m->b, entries[i].kind, entries[i].buffer, d));
+    }
+    for (uint32_t i = 1; i < n_hidden && m->has_mtp; i++)
+        TRY(m->ops->buffer_create(m->b, BUFFER_NORMED, &m->hiddens[i], d));
+    m->hidden = m->hiddens[0];
     if (!m->ops->own_rows) return FATHOM_OK;
     return m->ops->buffer_create(m->b, BUFFER_ROUTE, &m->own_route, d);
 }
@@ -264,15 +277,21 @@ static fathom_err make_watch(struct expert_watch *w, const struct model_config *
 
 /* ---- the model ---- */
 
-/* A model before its weights. */
+/* A stage of a model before its weights. */
 static fathom_err make_model(struct model **out, struct backend *b,
-                             const struct model_config *config, fathom_diag *d)
+                             const struct model_config *config, const struct parallel *p,
+                             fathom_diag *d)
 {
+    const struct layer_run run = parallel_layers(p, config->n_layer);
+    ASSERT(run.first < run.end && run.end <= config->n_layer);
     struct model *m = mem_calloc(1, sizeof *m);
     if (!m) FAIL(d, FATHOM_ENOMEM, "no memory for the model");
     m->b = b;
     m->ops = b->ops;
-    m->n_layer = config->n_layer;
+    m->first_layer = run.first;
+    m->n_layer = run.end - run.first;
+    m->is_first = parallel_is_first(p);
+    m->is_last = parallel_is_last(p);
     m->hidden_width = config->hidden;
     m->index_topk = config->has_indexer ? config->index_topk : 0;
     m->layers = mem_calloc(m->n_layer, sizeof *m->layers);
@@ -283,9 +302,9 @@ static fathom_err make_model(struct model **out, struct backend *b,
 
 /* What steps need beside weights. */
 static fathom_err make_rest(struct model *m, const struct model_config *config,
-                            const struct parallel *p, fathom_diag *d)
+                            const struct parallel *p, uint32_t n_hidden, fathom_diag *d)
 {
-    TRY(make_buffers(m, d));
+    TRY(make_buffers(m, n_hidden, d));
     TRY(make_places(m, config, p, d));
     return make_watch(&m->watch, config, d);
 }
@@ -297,11 +316,12 @@ fathom_err model_create(struct model **out, struct backend *b, const struct mode
     struct model *m = NULL;
     fathom_err err;
     ASSERT(weights->n_layer == config->n_layer && weights->n_mtp <= config->n_mtp);
+    ASSERT(limits->n_flight <= PARALLEL_STAGES_MAX);
     *out = NULL;
-    TRY_GOTO(make_model(&m, b, config, d), fail);
-    m->has_mtp = limits->with_mtp && weights->n_mtp > 0;
+    TRY_GOTO(make_model(&m, b, config, &weights->parallel, d), fail);
+    m->has_mtp = limits->with_mtp && weights->n_mtp > 0 && m->is_last;
     TRY_GOTO(load_weights(m, weights, config, loading, d), fail);
-    TRY_GOTO(make_rest(m, config, &weights->parallel, d), fail);
+    TRY_GOTO(make_rest(m, config, &weights->parallel, limits->n_flight, d), fail);
     *out = m;
     return FATHOM_OK;
 
@@ -317,8 +337,8 @@ fathom_err model_create_empty(struct model **out, struct backend *b,
     struct model *m = NULL;
     fathom_err err;
     *out = NULL;
-    TRY_GOTO(make_model(&m, b, config, d), fail);
-    TRY_GOTO(make_rest(m, config, &one, d), fail);
+    TRY_GOTO(make_model(&m, b, config, &one, d), fail);
+    TRY_GOTO(make_rest(m, config, &one, 1, d), fail);
     *out = m;
     return FATHOM_OK;
 
@@ -374,6 +394,7 @@ void model_destroy(struct model *m)
     struct buffer_entry entries[N_BUFFER];
     list_buffers(m, entries);
     for (int i = 0; i < N_BUFFER; i++) m->ops->buffer_destroy(m->b, *entries[i].buffer);
+    for (int i = 1; i < PARALLEL_STAGES_MAX; i++) m->ops->buffer_destroy(m->b, m->hiddens[i]);
     m->ops->buffer_destroy(m->b, m->own_route);
     if (m->place) m->ops->release(m->b, m->place);
     each_weight(m, destroy_weight, m);

@@ -22,7 +22,8 @@ struct model_config;
 struct owned_block;
 struct tensor;
 
-/* This rank's part of one layer. What a layer does not have is all zero (n_row 0). */
+/* This rank's part of one layer. What a layer does not have is all zero (n_row 0), and so is what
+ * another stage has. */
 struct layer_views {
     struct tensor_view input_norm; /* [D] */
     struct tensor_view post_norm;  /* [D] after attention, before the feed-forward block */

@@ -287,7 +287,7 @@ static fathom_err begin(struct bind *b, const struct parallel *p)
     memset(b->w, 0, sizeof *b->w);
     TRY(model_config_check_quant(b->config, b->d));
     TRY(weights_check_parallel(b->config, p, b->d));
-    ASSERT(parallel_rank(p) < parallel_n_rank(p));
+    ASSERT(parallel_rank(p) < parallel_n_rank(p) && p->pp.size <= PARALLEL_STAGES_MAX);
     b->w->parallel = *p;
     return FATHOM_OK;
 }

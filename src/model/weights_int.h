@@ -86,7 +86,8 @@ struct weight_part {
 /* weights_part - the rows and columns of a need that are a rank's */
 struct weight_part weights_part(const struct weight_need *need, const struct parallel *p);
 
-/* weights_is_held - whether a rank has anything of a need: of a whole expert one has */
+/* weights_is_held - whether a rank has anything of a need: of a whole expert one has, of a layer
+ * one stage */
 bool weights_is_held(const struct weight_need *need, const struct model_config *config,
                      const struct parallel *p);
 

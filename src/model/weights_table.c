@@ -150,10 +150,25 @@ struct weight_part weights_part(const struct weight_need *need, const struct par
     return part;
 }
 
+/* Where there is a draft layer, its stage has the embedding too. */
+static bool is_of_stage(const struct weight_need *need, const struct model_config *config,
+                        const struct parallel *p)
+{
+    const struct layer_run run = parallel_layers(p, config->n_layer);
+    const bool is_last = parallel_is_last(p);
+    if (need->rule->scope != SCOPE_MODEL) {
+        if (need->layer >= config->n_layer) return is_last;
+        return need->layer >= run.first && need->layer < run.end;
+    }
+    if (need->kind != WEIGHT_EMBED) return is_last;
+    return parallel_is_first(p) || (is_last && config->n_mtp > 0);
+}
+
 bool weights_is_held(const struct weight_need *need, const struct model_config *config,
                      const struct parallel *p)
 {
     const struct axis axis = parallel_axis(p, CUT_EXPERTS);
+    if (!is_of_stage(need, config, p)) return false;
     if (need->rule->scope != SCOPE_EXPERT || axis.size == 1) return true;
     return expert_rank(parallel_place(p, config->n_expert, need->expert)) == axis.rank;
 }

@@ -82,6 +82,8 @@ struct request {
     uint32_t n_draft;     /* ids[n_token .. n_token + n_draft) are guesses; the owner may set them
                              between sched_commit and sched_plan when the gap is 1 */
     uint32_t n_planned;   /* tokens of the steps that are under way, drafts included */
+    bool is_held;         /* its drafts are being made: it is in no plan and keeps its pages. The
+                             owner's to say, between sched_commit and sched_plan */
     uint32_t n_page;      /* pages[0 .. n_page) are held; page j has positions 64*j .. 64*j + 63 */
     uint32_t n_published; /* the first so many of them are in the prefix cache */
     uint32_t n_cached;    /* prompt tokens found there or in the tiers when the request first ran */

@@ -25,6 +25,8 @@ struct sched_config {
     uint32_t max_draft;              /* drafts of a request; 0: there are none */
     uint32_t max_score;              /* prompt tokens whose logits a step gives, >= 1 */
     uint32_t max_flight;             /* plans given and not committed, >= 1 */
+    uint32_t n_stage;                /* more than 1: so many plans are under way, of other requests
+                                        each; max_flight is as large */
     bool prompt_form;                /* rows of prompts have other bits than rows of answers
                                         (backend/batch.h): an entry has rows of one kind, and pages
                                         are found by where the answer begins too */
@@ -49,7 +51,9 @@ struct plan_entry {
     uint32_t n_score;  /* tokens whose logits are wanted besides, from request_n_scored on */
     bool draws;        /* the entry closes the gap: the logits of its last known token give the next
                           token, and the logits of each draft give the token after it */
-    uint32_t i_draw;   /* the first of its draws, among those of the step */
+    uint32_t i_token;  /* the first of its tokens, among those of the step */
+    uint32_t i_draw;   /* the first of its draws, likewise */
+    uint32_t i_score;  /* the first of its n_score, likewise */
     uint32_t i_before; /* in a plan made ahead: the draw of the step before that it computes, by
                           that step's i_draw */
     bool is_prompt;    /* with prompt_form: its positions are below n_prompt; all others' are not */
@@ -99,7 +103,11 @@ void sched_end(struct sched *s, struct request *r, enum request_finish why, uint
 /* sched_set_bounds - for the plans from now on; both at least 1 */
 void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
 
-/* sched_plan - decide the next step, with no plan under way
+/* sched_plan - decide the next step, with no plan under way; with several stages, with fewer than
+ * max_flight
+ *
+ * With several stages a plan is of requests that are in none under way and are not held, and of no
+ * more than an equal share of those that can run, so that each stage has something to do.
  *
  * Fills pages of FETCHING requests; a request runs when all its pages have come or no more will.
  * Then walks the RUNNING requests in order (turn.h). Then admits WAITING requests, with what the
@@ -109,7 +117,8 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
  *
  *   plan  filled. n_entry == 0 only when no request is live, or when every request that could run
  *         waits for pages from the tiers: plan again when some have come, or after
- *         sched_fetch_poll_us
+ *         sched_fetch_poll_us. With another plan under way, or a request held: when none can run
+ *         before that is over
  * Errors  never fails: shortage becomes waiting or preemption.
  * Cost    O(RUNNING + admitted), and O(1) a page; O(tokens found) for looking up. */
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
@@ -128,6 +137,7 @@ uint64_t sched_fetch_poll_us(const struct sched *s);
  *
  *   plan  the newest under way: what sched_plan or sched_plan_ahead gave last
  *   next  filled; a plan that is not under way. Both are the scheduler's until their commit
+ * Needs    one stage.
  * Returns  false, with nothing changed, when max_flight plans are under way, or when the next step
  *          may be another one. That is so with drafts; when a request draws nothing in the step,
  *          stands still, fetches pages or could be admitted; when one would have to be preempted;

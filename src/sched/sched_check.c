@@ -48,7 +48,7 @@ static void check_flights(const struct sched *s)
     for (const struct request *r = s->running.head; r; r = r->next) n_planned += r->n_planned;
     for (uint32_t k = 0; k < s->n_flight; k++) {
         const struct plan *p = flight(s, k);
-        const struct plan *before = k > 0 ? flight(s, k - 1) : NULL;
+        const struct plan *before = k > 0 && s->config.n_stage <= 1 ? flight(s, k - 1) : NULL;
         uint32_t i_before = 0;
         ASSERT(!before || p->is_ahead);
         for (uint32_t i = 0; i < p->n_entry; i++) {

@@ -16,7 +16,9 @@
  *      one before it ends and the first at n_computed. All but the oldest are made ahead. A plan
  *      made ahead has one token each of the requests of the plan before it, in the same order. A
  *      request whose length ends it in that plan is left out; one that ends otherwise is in none.
- *   6. After sched_plan, if a request is live, the first one has an entry, or one is FETCHING. The
+ *      With several stages none is made ahead, and a request is in one of them at most.
+ *   6. After sched_plan with nothing under way and nobody held, if a request is live, the first one
+ *      has an entry, or one is FETCHING. The
  *      first may take the pages of all others, one request of any legal length fits in the pool,
  *      and FETCHING has a time limit. So work always ends.
  *
@@ -44,6 +46,12 @@
  * divide max_score among them, and get no more tokens than that allows. Such a request goes on from
  * cached pages only when it has all its logits.
  *
+ * Stages. A plan beside others has requests that are in none of them. It gets a share of those that
+ * can run: with R of them and P stages, R / P rounded up. What is under way or held keeps its
+ * pages. A request that needs a page of theirs stands still until the last request is over with its
+ * step: it comes earlier in order, so it is then planned first, and preempts the last one. So work
+ * goes on.
+ *
  * Planning ahead (overlap scheduling). Whatever the steps under way write lies in pages that their
  * requests had when they were planned. Such a page may be given back before they have run: when a
  * request ends, or when it goes on with another's page of the same tokens. Whoever takes the page
@@ -65,6 +73,7 @@ struct walk {
     uint32_t prefill;        /* of which wider gaps may take */
     uint32_t score;          /* prompt tokens whose logits the step can still give */
     uint32_t n_decode;       /* RUNNING requests with gap 1 that the walk has not reached */
+    uint32_t n_place;        /* entries that the plan may still get */
     bool short_of_pages;
 };
 
@@ -144,13 +153,13 @@ static void take_out(struct plan *p, struct request *r)
 {
     uint32_t i = 0;
     while (i < p->n_entry && p->entries[i].request != r) i++;
-    ASSERT(i < p->n_entry && p->entries[i].n_token <= r->n_planned);
+    if (i == p->n_entry) return;
+    ASSERT(p->entries[i].n_token <= r->n_planned);
     r->n_planned -= p->entries[i].n_token;
     p->n_entry--;
     for (; i < p->n_entry; i++) p->entries[i] = p->entries[i + 1];
 }
 
-/* The oldest plans have the request, and the others not: invariant 5. */
 static void take_out_of_flights(struct sched *s, struct request *r)
 {
     for (uint32_t i = 0; r->n_planned > 0; i++) take_out(flight(s, i), r);
@@ -218,6 +227,13 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds)
     s->bounds = *bounds;
 }
 
+/* Whether a plan may have the request. */
+static bool is_free(const struct request *r)
+{
+    ASSERT(r->state == REQUEST_RUNNING || (r->n_planned == 0 && !r->is_held));
+    return r->n_planned == 0 && !r->is_held;
+}
+
 /* The last request that holds pages. */
 static struct request *last_holder(const struct sched *s)
 {
@@ -243,13 +259,14 @@ static void preempt_last(struct sched *s, struct walk *w)
     w->short_of_pages = true;
 }
 
-/* Pages for the first n_token tokens of r; false when only requests before r hold any. */
+/* Pages for the first n_token tokens of r; false when only requests before r hold any, or the last
+ * one is under way. */
 static bool take_pages(struct sched *s, struct walk *w, struct request *r, uint32_t n_token)
 {
     while (r->n_page < request_n_page(n_token)) {
         if (page_pool_take(s->pool, &r->pages[r->n_page])) {
             r->n_page++;
-        } else if (last_holder(s) != r) {
+        } else if (last_holder(s) != r && is_free(last_holder(s))) {
             preempt_last(s, w);
         } else {
             w->short_of_pages = true;
@@ -307,7 +324,8 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
     uint32_t n_score = count_score(r, n_known);
     ASSERT(n_known >= 1 && n_known <= request_gap(r) && r->n_planned == 0);
     ASSERT(n_token <= w->left && n_score <= w->score);
-    ASSERT(p->n_entry + w->n_prompt_entry < s->config.max_num_seqs);
+    ASSERT(p->n_entry + w->n_prompt_entry < s->config.max_num_seqs && w->n_place > 0);
+    w->n_place--;
     ASSERT(!is_prompt || r->n_computed + n_token <= r->n_prompt);
     *(is_prompt ? &s->prompts[w->n_prompt_entry++] : &p->entries[p->n_entry++]) =
         (struct plan_entry){.request = r,
@@ -497,32 +515,62 @@ static void plan_clear(struct plan *p)
 static void put_in_order(const struct sched *s, const struct walk *w)
 {
     struct plan *p = w->plan;
-    uint32_t n_draw = 0;
+    uint32_t n_token = 0, n_draw = 0, n_score = 0;
     for (uint32_t i = 0; i < w->n_prompt_entry; i++) p->entries[p->n_entry++] = s->prompts[i];
     for (uint32_t i = 0; i < p->n_entry; i++) {
         struct plan_entry *e = &p->entries[i];
+        e->i_token = n_token;
         e->i_draw = n_draw;
+        e->i_score = n_score;
+        n_token += e->n_token;
         n_draw += e->draws ? 1 + e->n_draft : 0;
+        n_score += e->n_score;
     }
-    ASSERT(n_draw == p->n_draw);
+    ASSERT(n_token == p->n_token && n_draw == p->n_draw && n_score == p->n_score);
+}
+
+/* Entries of one plan at most: a stage's share of the requests that can run. */
+static uint32_t share_of_stage(const struct sched *s)
+{
+    const uint32_t n_stage = s->config.n_stage, holding = n_holding(s);
+    if (n_stage <= 1) return s->config.max_num_seqs;
+    uint32_t most = s->config.max_num_seqs;
+    if (s->bounds.max_running < most) most = s->bounds.max_running;
+    const uint32_t room = most > holding ? most - holding : 0;
+    const uint32_t n_new = s->waiting.n < room ? s->waiting.n : room;
+    const uint32_t n = (s->running.n + n_new + n_stage - 1) / n_stage;
+    return n > 0 ? n : 1;
+}
+
+static bool any_under_way(const struct sched *s)
+{
+    bool any = s->n_flight > 0;
+    for (const struct request *r = s->running.head; r && !any; r = r->next) any = r->is_held;
+    return any;
 }
 
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
 {
-    ASSERT(s->n_flight == 0);
+    const bool is_beside = any_under_way(s);
+    ASSERT(s->n_flight == 0 || (s->config.n_stage > 1 && s->n_flight < s->config.max_flight));
+    ASSERT(!is_flight(s, plan) && (!is_beside || s->config.n_stage > 1));
     plan_clear(plan);
-    struct walk w = {
-        .plan = plan, .left = s->config.max_num_batched_tokens, .score = s->config.max_score};
+    struct walk w = {.plan = plan,
+                     .left = s->config.max_num_batched_tokens,
+                     .score = s->config.max_score,
+                     .n_place = share_of_stage(s)};
     fetch_more(s, now_us);
     for (const struct request *r = s->running.head; r; r = r->next) {
-        if (request_gap(r) == 1) w.n_decode++;
+        if (is_free(r) && request_gap(r) == 1) w.n_decode++;
     }
     w.prefill = w.n_decode > 0 || s->bounds.paces_others ? s->bounds.max_prefill : w.left;
-    for (struct request *r = s->running.head; r; r = r->next) plan_running(s, &w, r);
+    for (struct request *r = s->running.head; r && w.n_place > 0; r = r->next) {
+        if (is_free(r)) plan_running(s, &w, r);
+    }
 
     while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages && !is_full(s)) {
         struct request *r = s->waiting.head;
-        if (fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
+        if (w.n_place == 0 || fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
         if (r->state == REQUEST_FETCHING) continue;
         uint32_t room = w.left < w.prefill ? w.left : w.prefill;
         uint32_t gap = gap_of_kind(s, r);
@@ -531,7 +579,8 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     put_in_order(s, &w);
     s->short_of_pages = s->closed = w.short_of_pages;
     if (plan->n_entry > 0) push_flight(s, plan);
-    ASSERT(s->fetching.head || (s->running.head ? s->running.head->n_planned > 0 : !sched_any(s)));
+    ASSERT(is_beside || s->fetching.head ||
+           (s->running.head ? s->running.head->n_planned > 0 : !sched_any(s)));
 }
 
 /* Whether the step after `plan`, the newest under way, is known but for what is drawn before it. */
@@ -559,6 +608,7 @@ static uint32_t n_token_after(const struct plan_entry *e)
 
 bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *next)
 {
+    ASSERT(s->config.n_stage <= 1);
     ASSERT(s->n_flight > 0 && plan == flight(s, s->n_flight - 1) && !is_flight(s, next));
     if (s->n_flight == s->config.max_flight || !is_foreseen(s, plan)) return false;
     uint32_t n_entry = 0;
@@ -586,6 +636,7 @@ bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *nex
                                                .first = n_token - 1,
                                                .n_token = 1,
                                                .draws = true,
+                                               .i_token = k,
                                                .i_draw = k,
                                                .i_before = e->i_draw};
         if (n_token > next->max_context) next->max_context = n_token;
@@ -661,12 +712,13 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
     }
 }
 
-/* No plan has a request that the oldest has not. */
 void sched_abort(struct sched *s)
 {
     ASSERT(s->n_flight > 0);
-    const struct plan *oldest = flight(s, 0);
-    for (uint32_t i = 0; i < oldest->n_entry; i++) oldest->entries[i].request->n_planned = 0;
+    for (uint32_t k = 0; k < s->n_flight; k++) {
+        const struct plan *p = flight(s, k);
+        for (uint32_t i = 0; i < p->n_entry; i++) p->entries[i].request->n_planned = 0;
+    }
     s->n_flight = 0;
 }
 

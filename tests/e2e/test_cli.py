@@ -151,7 +151,10 @@ class Cli(unittest.TestCase):
     def test_wrong_command_lines_have_status_2_and_one_line(self):
         for args, part in ((("serv",), "no command"),
                            (("serve", "--prot", "1"), "the nearest is --port"),
-                           (("serve", "-pp", "2"), "--pipeline-parallel-size 2 is refused"),
+                           (("serve", "-pp", "2", "-dp", "2", "--enable-expert-parallel"),
+                            "--pipeline-parallel-size 2 is refused"),
+                           (("bench", "latency", "-dcp", "2"),
+                            "--decode-context-parallel-size 2 is refused"),
                            (("plan", "--dtype", "half"), "overflow"),
                            (("download", "org/name"), "fathom pull"),
                            (("chat",), "fathom run"),

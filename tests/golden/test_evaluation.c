@@ -1,4 +1,4 @@
-/* test_evaluation BACKEND KV [DRAFTS [RANKS, or dpN [MODEL LEAST]]]
+/* test_evaluation BACKEND KV [DRAFTS [RANKS, dpN, or ppNxRANKS [MODEL LEAST]]]
  *
  * The pilot's 384 prompts, greedy, through the engine's public functions with 16 in flight: every
  * answer must spell what an independent float32 implementation spells. On a GPU products are FP8,
@@ -26,7 +26,8 @@ static struct {
     enum fathom_kv kv;
     uint32_t n_draft;
     uint32_t n_rank;
-    bool is_dp; /* each rank has requests of its own */
+    bool is_dp;       /* each rank has requests of its own */
+    uint32_t n_stage; /* of n_rank each */
     const char *model_dir;
     size_t least; /* answers that must be right; 0: all, but for ties */
     struct evaluation ev;
@@ -50,6 +51,7 @@ static fathom_engine *open_pilot(enum fathom_backend backend, fathom_act act, en
                         .max_num_seqs = N_IN_FLIGHT,
                         .n_draft = test.n_draft,
                         .world = test.is_dp ? 1 : test.n_rank,
+                        .pipeline = test.n_stage,
                         .data_parallel = test.is_dp ? test.n_rank : 1,
                         .expert_parallel = test.is_dp,
                         .kv_cache_bytes = (uint64_t)300 << 20};
@@ -181,8 +183,8 @@ static void every_answer_is_the_references(void **state)
 int main(int argc, char **argv)
 {
     if (argc < 3 || argc > 7 || argc == 6) {
-        print_error("usage: test_evaluation ref|cpu|cuda bf16|fp8|f32 [drafts [ranks or dpN [model "
-                    "least]]]\n");
+        print_error("usage: test_evaluation ref|cpu|cuda bf16|fp8|f32 [drafts [ranks, dpN or "
+                    "ppNxRANKS [model least]]]\n");
         return 2;
     }
     if (strcmp(argv[1], "cuda") == 0 && backend_cuda_count() == 0) {
@@ -197,7 +199,14 @@ int main(int argc, char **argv)
                                             : FATHOM_KV_BF16;
     test.n_draft = argc >= 4 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
     test.is_dp = argc >= 5 && strncmp(argv[4], "dp", 2) == 0;
-    test.n_rank = argc >= 5 ? (uint32_t)strtoul(argv[4] + (test.is_dp ? 2 : 0), NULL, 10) : 1;
+    test.n_rank = test.n_stage = 1;
+    if (argc >= 5 && strncmp(argv[4], "pp", 2) == 0) {
+        char *ranks;
+        test.n_stage = (uint32_t)strtoul(argv[4] + 2, &ranks, 10);
+        if (*ranks == 'x') test.n_rank = (uint32_t)strtoul(ranks + 1, NULL, 10);
+    } else if (argc >= 5) {
+        test.n_rank = (uint32_t)strtoul(argv[4] + (test.is_dp ? 2 : 0), NULL, 10);
+    }
     test.model_dir = argc == 7 ? argv[5] : FATHOM_SOURCE_DIR "/models/pilot";
     test.least = argc == 7 ? strtoul(argv[6], NULL, 10) : 0;
     const struct CMUnitTest tests[] = {cmocka_unit_test(every_answer_is_the_references)};

@@ -88,6 +88,7 @@ struct sim {
     struct sched *s;
     struct flight flights[MAX_FLIGHT]; /* a ring of max_flight */
     uint32_t max_flight;
+    uint32_t n_stage; /* more than 1: so many steps are under way, of other requests each */
     uint32_t first_flight;
     uint32_t n_flight;
     struct plan *plan; /* of the oldest, or the next one */
@@ -98,7 +99,7 @@ struct sim {
     uint64_t draft_rows[MAX_TOKEN]; /* hashes with one token more */
     uint32_t step_rows[MAX_BUDGET]; /* where the step's tokens went */
     uint64_t n_step, n_token, n_request, n_cancel, n_draft, n_accepted, n_score;
-    uint64_t n_failed, n_expired, n_ahead, n_in_vain;
+    uint64_t n_failed, n_expired, n_ahead, n_in_vain, n_beside, n_held;
     uint64_t n_deep[MAX_FLIGHT + 1]; /* steps that ended with so many under way */
     struct sched_totals totals;
     struct tiers_stats tier_totals;

@@ -1,5 +1,5 @@
-/* test_bits [cases] [seed] [ranks, or dpN] [cpu|cuda] - how a request is run does not show in what
- * it is answered
+/* test_bits [cases] [seed] [ranks, dpN, or ppNxRANKS] [cpu|cuda] - how a request is run does not
+ * show in what it is answered
  *
  * Tokens and log-probabilities are the same bits as of the request run alone: by one thread, in one
  * chunk, with nothing cached and no drafts.
@@ -44,7 +44,8 @@ enum {
 static uint64_t n_case_wanted = 2000;
 static uint64_t seed = 1;
 static uint32_t n_rank = 1;
-static bool is_dp; /* each rank has requests of its own */
+static bool is_dp;           /* each rank has requests of its own */
+static uint32_t n_stage = 1; /* of n_rank each */
 static enum fathom_backend backend = FATHOM_BACKEND_CPU;
 static uint64_t rng;
 static struct small_model model;
@@ -210,6 +211,16 @@ static struct run plain_run(fathom_kv kv, fathom_act act)
                         .n_wave = 1};
 }
 
+/* Of a page, on the rank that holds most of it: each of several stages has a layer, the last one
+ * the draft layer too. */
+static uint64_t rank_page_bytes(fathom_kv kv, bool with_mtp)
+{
+    const uint64_t whole = small_model_page_bytes(kv, false);
+    if (n_stage == 1) return small_model_page_bytes(kv, with_mtp);
+    assert_int_equal(n_stage, SMALL_MODEL_LAYERS);
+    return whole / n_stage * (with_mtp ? 2 : 1);
+}
+
 static fathom_engine *open_run(const struct run *r)
 {
     fathom_engine *e = NULL;
@@ -217,8 +228,9 @@ static fathom_engine *open_run(const struct run *r)
     fathom_options o = r->o;
     *(is_dp ? &o.data_parallel : &o.world) = n_rank;
     o.expert_parallel = is_dp;
+    o.pipeline = n_stage;
     uint32_t n_page = r->n_page ? r->n_page : o.max_num_seqs * N_PAGE_FULL;
-    o.kv_cache_bytes = n_page * small_model_page_bytes(o.kv, o.n_draft > 0);
+    o.kv_cache_bytes = n_page * rank_page_bytes(o.kv, o.n_draft > 0);
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
     return e;
 }
@@ -513,9 +525,16 @@ int main(int argc, char **argv)
     if (argc > 1) n_case_wanted = strtoull(argv[1], NULL, 10);
     if (argc > 2) seed = strtoull(argv[2], NULL, 10);
     is_dp = argc > 3 && strncmp(argv[3], "dp", 2) == 0;
-    if (argc > 3) n_rank = (uint32_t)strtoul(argv[3] + (is_dp ? 2 : 0), NULL, 10);
+    if (argc > 3 && strncmp(argv[3], "pp", 2) == 0) {
+        char *ranks;
+        n_stage = (uint32_t)strtoul(argv[3] + 2, &ranks, 10);
+        n_rank = *ranks == 'x' ? (uint32_t)strtoul(ranks + 1, NULL, 10) : 1;
+    } else if (argc > 3) {
+        n_rank = (uint32_t)strtoul(argv[3] + (is_dp ? 2 : 0), NULL, 10);
+    }
     if (argc > 4 && strcmp(argv[4], "cuda") == 0) backend = FATHOM_BACKEND_CUDA;
-    print_message("test_bits %" PRIu64 " %" PRIu64 " %u\n", n_case_wanted, seed, n_rank);
+    print_message("test_bits %" PRIu64 " %" PRIu64 " %u x %u\n", n_case_wanted, seed, n_stage,
+                  n_rank);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair_of_features_gives_the_plain_bits),
         cmocka_unit_test(random_sets_of_features_give_the_plain_bits),

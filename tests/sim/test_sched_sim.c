@@ -13,6 +13,9 @@
  * under way at once. Requests are cancelled while they are. What a step computes for a request that
  * has ended meanwhile spoils the rows that it was planned for.
  *
+ * In some episodes there are stages: steps of other requests are planned beside those under way,
+ * and requests are held until they have their drafts.
+ *
  * Besides, small loads are each run to their end again and again, with one request cancelled before
  * the first step, before the second, and so on: every page comes back.
  *
@@ -317,18 +320,20 @@ static uint32_t n_running_with_gap_1(const struct sim *m)
     uint32_t n = 0;
     for (int i = 0; i < MAX_LIVE; i++) {
         const struct request *r = &m->jobs[i].r;
-        n += m->jobs[i].live && r->state == REQUEST_RUNNING && request_gap(r) == 1;
+        n += m->jobs[i].live && r->state == REQUEST_RUNNING && request_gap(r) == 1 &&
+             r->n_planned == 0 && !r->is_held;
     }
     return n;
 }
 
 /* While somebody decodes, the rest gets what the bounds allow. */
-static void check_bounds(const struct sim *m, const struct sched_bounds *bounds, uint32_t n_decode,
-                         uint32_t n_running)
+static void check_bounds(const struct sim *m, const struct plan *plan,
+                         const struct sched_bounds *bounds, uint32_t n_decode, uint32_t n_running)
 {
     uint32_t n_prefill = 0;
-    for (uint32_t i = 0; i < m->plan->n_entry; i++) {
-        const struct plan_entry *e = &m->plan->entries[i];
+    for (uint32_t i = 0; i < plan->n_entry; i++) {
+        const struct plan_entry *e = &plan->entries[i];
+        assert_true(e->request->n_planned == e->n_token && !e->request->is_held);
         if (request_gap(e->request) > 1) n_prefill += e->n_token;
     }
     if (n_decode > 0) assert_true(n_prefill <= bounds->max_prefill);
@@ -375,7 +380,26 @@ static void draft(struct sim *m)
         const struct plan_entry *e = &m->plan->entries[i];
         uint32_t n_new = e->request->n_token - (e->first + e->n_token - e->n_draft);
         if (e->draws) m->n_accepted += n_new - 1;
-        make_drafts(m, (struct job *)e->request);
+        struct request *r = e->request;
+        const bool is_held = m->n_stage > 1 && r->state == REQUEST_RUNNING && between(m, 0, 1);
+        if (is_held) {
+            r->is_held = true;
+            m->n_held++;
+        } else {
+            make_drafts(m, (struct job *)r);
+        }
+    }
+    sched_check(m->s);
+}
+
+/* Some of those that are held get their drafts, or all. */
+static void release(struct sim *m, bool all)
+{
+    for (int i = 0; i < MAX_LIVE; i++) {
+        struct job *j = &m->jobs[i];
+        if (!j->live || !j->r.is_held || (!all && between(m, 0, 1))) continue;
+        make_drafts(m, j);
+        j->r.is_held = false;
     }
     sched_check(m->s);
 }
@@ -402,7 +426,7 @@ static void fail_step(struct sim *m)
 static void finish(struct sim *m)
 {
     int32_t drawn[MAX_BUDGET];
-    while (plan_ahead(m)) continue;
+    while (m->n_stage == 1 && plan_ahead(m)) continue;
     if (rng_below(&m->rng, 1024) < m->cancel_per_1024) cancel(m);
     spoil(m);
     if (rng_below(&m->rng, 1024) < m->fail_per_1024) {
@@ -428,9 +452,28 @@ static bool is_busy(const struct sim *m)
     return m->n_flight > 0 || sched_any(m->s);
 }
 
+/* Whether the next step is planned before the end of those under way. */
+static bool plans_beside(struct sim *m)
+{
+    if (m->n_stage == 1 || m->n_flight == m->max_flight || sched_n_fetching(m->s) > 0) return false;
+    return !(m->tiers && (tiers_is_busy(m->tiers) || prefix_is_due(m->prefix))) && between(m, 0, 3);
+}
+
+/* Nothing could be planned. */
+static void pass(struct sim *m)
+{
+    if (m->n_flight > 0) {
+        finish(m);
+        return;
+    }
+    m->n_idle_step += sched_n_fetching(m->s) > 0;
+    release(m, true);
+}
+
 static void step(struct sim *m, uint32_t budget)
 {
     expire(m);
+    release(m, false);
     struct sched_bounds bounds = {MAX_SEQS, budget, false};
     if (m->bounded) {
         bounds = (struct sched_bounds){between(m, 1, MAX_SEQS), between(m, 1, budget), false};
@@ -439,25 +482,27 @@ static void step(struct sim *m, uint32_t budget)
     uint32_t n_decode = n_running_with_gap_1(m);
     uint32_t n_running = sched_n_running(m->s) + sched_n_fetching(m->s);
     m->now_us += 1 + (m->tiers ? between(m, 0, 200000) : 0);
-    if (m->n_flight > 0) {
+    if (m->n_flight > 0 && !plans_beside(m)) {
         finish(m);
         return;
     }
+    struct plan *next = &flight(m, m->n_flight)->plan;
+    m->n_beside += m->n_flight > 0;
     sched_sim_begin_tiers(m);
-    sched_plan(m->s, m->now_us, m->plan);
+    sched_plan(m->s, m->now_us, next);
     sched_check(m->s);
     if (m->tiers) {
         if (!m->late_sync) tiers_synced(m->tiers);
         tiers_check(m->tiers);
     }
-    assert_true(m->plan->n_token <= budget && m->plan->n_score <= m->max_score);
-    check_bounds(m, &bounds, n_decode, n_running);
-    if (m->plan->n_entry == 0) {
-        m->n_idle_step += sched_n_fetching(m->s) > 0;
+    assert_true(next->n_token <= budget && next->n_score <= m->max_score);
+    check_bounds(m, next, &bounds, n_decode, n_running);
+    if (next->n_entry == 0) {
+        pass(m);
         return;
     }
     take_off(m);
-    finish(m);
+    if (m->n_stage == 1 || between(m, 0, 1)) finish(m);
 }
 
 /* What any load may be; the sizes are set before. */
@@ -473,6 +518,9 @@ static void draw_load(struct sim *m, struct sched_config *c)
                                .max_score = between(m, 1, MAX_BUDGET),
                                .max_flight = between(m, 1, MAX_FLIGHT),
                                .prompt_form = m->prompt_form};
+    c->n_stage = between(m, 0, 2) ? 1 : between(m, 2, MAX_FLIGHT);
+    if (c->n_stage > 1) c->max_flight = c->n_stage;
+    m->n_stage = c->n_stage;
     m->max_score = c->max_score;
     m->max_flight = c->max_flight;
     m->max_prompt = between(m, 1, m->n_page * KV_PAGE_TOKENS - 1);
@@ -605,14 +653,15 @@ static void any_load_runs_to_its_end_with_every_invariant(void **state)
                   " cancelled=%" PRIu64 " preempted=%" PRIu64 " found=%" PRIu64 " of=%" PRIu64
                   " drafts=%" PRIu64 " accepted=%" PRIu64 " failed=%" PRIu64 " expired=%" PRIu64
                   " ahead=%" PRIu64 " (under way 2: %" PRIu64 ", 3: %" PRIu64 ", 4: %" PRIu64
-                  ") in_vain=%" PRIu64 " steps_per_minute=%.0f\n",
+                  ") in_vain=%" PRIu64 " beside=%" PRIu64 " held=%" PRIu64
+                  " steps_per_minute=%.0f\n",
                   seed, m->n_step, m->n_token, m->n_request, m->n_cancel, m->totals.n_preempted,
                   m->totals.n_hit_token, m->totals.n_query_token, m->n_draft, m->n_accepted,
                   m->n_failed, m->n_expired, m->n_ahead, m->n_deep[2], m->n_deep[3], m->n_deep[4],
-                  m->n_in_vain, (double)m->n_step / seconds * 60);
+                  m->n_in_vain, m->n_beside, m->n_held, (double)m->n_step / seconds * 60);
     assert_true(m->totals.n_preempted > 0 && m->n_cancel > 0 && m->totals.n_hit_token > 0);
     assert_true(m->n_score > 0 && m->n_failed > 0 && m->n_expired > 0);
-    assert_true(m->n_ahead > 0 && m->n_in_vain > 0);
+    assert_true(m->n_ahead > 0 && m->n_in_vain > 0 && m->n_beside > 0 && m->n_held > 0);
     assert_true(m->n_deep[2] > 0 && m->n_deep[3] > 0 && m->n_deep[4] > 0);
     assert_true(m->n_accepted > 0 && m->n_draft > m->n_accepted);
     const struct tiers_stats *t = &m->tier_totals;

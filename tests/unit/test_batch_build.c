@@ -56,8 +56,8 @@ static int tear_down(void **state)
 
 static void add_entry(struct fixture *f, int i, uint32_t first, uint32_t n_token, bool draws)
 {
-    f->entries[f->plan.n_entry++] =
-        (struct plan_entry){&f->requests[i], first, n_token, 0, 0, draws, 0, 0, false};
+    f->entries[f->plan.n_entry++] = (struct plan_entry){
+        .request = &f->requests[i], .first = first, .n_token = n_token, .draws = draws};
     f->plan.n_token += n_token;
     f->plan.n_draw += draws;
     if (first + n_token > f->plan.max_context) f->plan.max_context = first + n_token;

@@ -301,6 +301,42 @@ static void a_slice_takes_its_share(void **state)
     assert_int_equal(half.kv_bytes, whole.kv_bytes); /* every rank holds the cache */
 }
 
+static void stages_hold_the_whole_between_them(void **state)
+{
+    (void)state;
+    struct memory_plan whole, p;
+    fathom_diag d = {{0}};
+    fathom_options o = {.backend = FATHOM_BACKEND_CPU, .max_num_seqs = 4};
+    assert_int_equal(plan(&whole, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(whole.n_stage, 1);
+    o.pipeline = 3;
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.n_stage, 3);
+    assert_int_equal(p.n_page, whole.n_page);
+    assert_int_equal(p.record.page_bytes, PILOT_PAGE_BF16);
+    uint64_t weights_bytes = 0, kv_bytes = 0;
+    for (uint32_t i = 0; i < p.n_stage; i++) {
+        weights_bytes += p.stages[i].weights_bytes;
+        kv_bytes += p.stages[i].kv_bytes;
+        assert_true(p.stages[i].total_bytes > p.stages[i].weights_bytes + p.stages[i].kv_bytes);
+    }
+    assert_int_equal(weights_bytes, whole.weights_bytes);
+    assert_int_equal(kv_bytes, whole.kv_bytes);
+    /* the stage with most decides how many pages all have, and is the one that is named */
+    uint32_t most = 0;
+    for (uint32_t i = 1; i < p.n_stage; i++) {
+        if (p.stages[i].total_bytes > p.stages[most].total_bytes) most = i;
+    }
+    o.memory_utilization = 1;
+    const uint64_t available = p.stages[most].total_bytes - p.stages[most].kv_bytes / 2;
+    assert_int_equal(plan(&p, &o, available, &d), FATHOM_OK);
+    assert_true(p.n_page < whole.n_page && p.n_page >= whole.n_page / 2 - 1);
+    for (uint32_t i = 0; i < p.n_stage; i++) assert_true(p.stages[i].total_bytes <= available);
+    assert_int_equal(plan(&p, &o, p.stages[most].weights_bytes, &d), FATHOM_ENOMEM);
+    assert_non_null(strstr(d.text, "stage "));
+    assert_non_null(strstr(d.text, " of 3: "));
+}
+
 static void without_a_checkpoint_the_config_says_the_types(void **state)
 {
     (void)state;
@@ -328,6 +364,7 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_told_with_the_smallest_change),
         cmocka_unit_test(a_gpu_needs_room_for_its_operators),
         cmocka_unit_test(a_slice_takes_its_share),
+        cmocka_unit_test(stages_hold_the_whole_between_them),
         cmocka_unit_test(without_a_checkpoint_the_config_says_the_types),
     };
     return cmocka_run_group_tests(tests, open_pilot, close_pilot);

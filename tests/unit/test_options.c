@@ -434,6 +434,14 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
                    "\"kv_connector_extra_config\":{\"backends\":\"UCX\"}}",
                    "list of names");
     assert_refused(&r, "-tp 2 --enable-expert-parallel", "--enable-expert-parallel is refused");
+    assert_refused(&r, "-pp 2 -dp 2 --enable-expert-parallel", "leave --data-parallel-size out");
+    assert_refused(&r, "-pp 2 --layout auto --ranks 2", "leave --layout and --ranks out");
+    assert_refused(&r, "-pp 2 --concurrency 8", "leave the load that layouts are compared for out");
+    assert_refused(&r, "-pp 2 -tp 2 --rank-slice 1", "leave --rank-slice out");
+    assert_refused(&r, "-pp 9", "--pipeline-parallel-size 9 is out of range, needed is 1 to 8");
+    assert_refused(&r, "-pp 3 -n 2", "stages run on one host");
+    parse(&r, COMMAND_SERVE, "-pp 3 -tp 2");
+    assert_int_equal(r.s.pipeline_parallel_size, 3);
     forget(&r);
 }
 

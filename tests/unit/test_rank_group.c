@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -25,7 +26,8 @@ static struct {
     struct checkpoint *checkpoint;
     struct backend *backends[N_RANK];
     uint32_t patience_ms;
-    bool by_request; /* the ranks are lanes */
+    bool by_request;  /* the ranks are lanes */
+    uint32_t n_stage; /* of N_RANK / n_stage each; 0: one */
 } test;
 
 static void must(fathom_err err, const fathom_diag *d)
@@ -37,9 +39,11 @@ static int open_backends(void **state)
 {
     (void)state;
     fathom_diag d = {{0}};
+    const uint32_t n_stage = test.n_stage ? test.n_stage : 1;
     const fathom_options o = {.model_dir = PILOT,
                               .backend = FATHOM_BACKEND_CPU,
-                              .world = test.by_request ? 1 : N_RANK,
+                              .world = test.by_request ? 1 : N_RANK / n_stage,
+                              .pipeline = n_stage,
                               .n_thread = N_RANK,
                               .max_model_len = 128,
                               .max_num_batched_tokens = 64,
@@ -60,7 +64,8 @@ static int open_backends(void **state)
         settings_place(&s.place, &test.settings, i);
         must(runner_make_backend(&test.backends[i], &s, &test.config, &d), &d);
     }
-    must(backend_join(test.backends, N_RANK, &d), &d);
+    for (uint32_t i = 0; i < N_RANK; i += N_RANK / n_stage)
+        must(backend_join(test.backends + i, N_RANK / n_stage, &d), &d);
     return 0;
 }
 
@@ -197,6 +202,93 @@ static void pages_are_equal_on_all_ranks(void **state)
     r->ops->destroy(r);
 }
 
+static int open_stages(void **state)
+{
+    test.n_stage = 2;
+    int failed = open_backends(state);
+    test.n_stage = 0;
+    return failed;
+}
+
+/* Whichever stage it is in, the other one does not wait for ever, and the rank is named. */
+static void expect_stage_fault(uint32_t fails)
+{
+    fathom_diag d = {{0}};
+    struct step_runner *r;
+    struct step step;
+    struct step_result result;
+    char want[64];
+    real_ops = test.backends[fails]->ops;
+    struct backend_ops failing = *real_ops;
+    failing.mla_out = fail_in_layer;
+    test.backends[fails]->ops = &failing;
+    must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
+                              test.checkpoint, &d),
+         &d);
+    assert_int_equal(r->n_stage, 2);
+    for (uint32_t i = 0; i < 2; i++) { /* two under way */
+        r->ops->use_block(r, i);
+        fill_step(r, &step);
+        assert_int_equal(r->ops->launch(r, &step), FATHOM_OK);
+        assert_int_equal(r->ops->draw(r, &step), FATHOM_OK);
+    }
+    assert_int_equal(r->ops->wait(r, &result), FATHOM_EDEVICE);
+    const uint32_t first = fails < 2 ? 0 : test.settings.place.parallel.layer_ends[0];
+    (void)snprintf(want, sizeof want, "rank %u of 4, layer %u, step 1: device failed", fails,
+                   first + FAILING_LAYER);
+    if (!strstr(r->ops->fault(r), want)) fail_msg("%s", r->ops->fault(r));
+    assert_int_equal(r->ops->sync(r), FATHOM_EDEVICE); /* final */
+    r->ops->destroy(r);
+}
+
+static void a_rank_of_the_first_stage_that_fails_is_named(void **state)
+{
+    (void)state;
+    expect_stage_fault(1);
+}
+
+static void a_rank_of_the_last_stage_that_fails_is_named(void **state)
+{
+    (void)state;
+    expect_stage_fault(2);
+}
+
+/* Of a page each stage writes and reads its part, and together they are the record of two ranks. */
+static void parts_of_a_page_go_to_their_stages(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    struct step_runner *r;
+    struct step step;
+    struct step_result result;
+    unsigned char *pages[2];
+    const size_t n = test.plan.record.page_bytes;
+    assert_true(test.plan.kv.page_bytes < n);
+    must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
+                              test.checkpoint, &d),
+         &d);
+    for (int i = 0; i < 2; i++) must(r->ops->alloc_host(r, n, (void **)&pages[i], &d), &d);
+    memset(pages[0], 0xAA, n);
+    r->ops->use_block(r, 1);
+    fill_step(r, &step);
+    assert_int_equal(r->ops->launch(r, &step), FATHOM_OK);
+    assert_int_equal(r->ops->draw(r, &step), FATHOM_OK);
+    assert_int_equal(r->ops->wait(r, &result), FATHOM_OK);
+    assert_int_equal(r->ops->page_out(r, 0, pages[0]), FATHOM_OK);
+    assert_int_equal(r->ops->page_in(r, 1, pages[0]), FATHOM_OK);
+    assert_int_equal(r->ops->page_out(r, 1, pages[1]), FATHOM_OK);
+    assert_int_equal(r->ops->sync(r), FATHOM_OK);
+    assert_memory_equal(pages[0], pages[1], n);
+    const uint64_t layer_bytes = test.plan.record.layer_bytes;
+    for (uint32_t i = 0; i < test.config.n_layer; i++) { /* a row of each layer was written */
+        static const unsigned char untouched[64] = {0};
+        assert_memory_not_equal(pages[0] + i * layer_bytes, untouched, sizeof untouched);
+    }
+    for (int i = 0; i < 2; i++) r->ops->release_host(r, pages[i]);
+    assert_string_equal(r->ops->fault(r), "");
+    r->ops->destroy(r);
+}
+
 static int open_lanes(void **state)
 {
     test.by_request = true;
@@ -316,6 +408,12 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_rank_that_does_not_come_is_named_and_not_waited_for,
                                         open_impatient, close_checkpoint),
         cmocka_unit_test_setup_teardown(pages_are_equal_on_all_ranks, open_backends,
+                                        close_checkpoint),
+        cmocka_unit_test_setup_teardown(a_rank_of_the_first_stage_that_fails_is_named, open_stages,
+                                        close_checkpoint),
+        cmocka_unit_test_setup_teardown(a_rank_of_the_last_stage_that_fails_is_named, open_stages,
+                                        close_checkpoint),
+        cmocka_unit_test_setup_teardown(parts_of_a_page_go_to_their_stages, open_stages,
                                         close_checkpoint),
         cmocka_unit_test_setup_teardown(each_lane_has_a_step_and_pages_of_its_own, open_lanes,
                                         close_checkpoint),

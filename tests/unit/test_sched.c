@@ -19,30 +19,30 @@ static void zero_sizes_are_refused(void **state)
     struct sched *s = NULL;
     fathom_diag d = {{0}};
     assert_int_equal(
-        sched_create(&s, &(struct sched_config){0, 1, 0, 1, 1, false, 0, 0}, pool, NULL, &d),
+        sched_create(&s, &(struct sched_config){0, 1, 0, 1, 1, 1, false, 0, 0}, pool, NULL, &d),
         FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "max_num_batched_tokens"));
     fathom_diag d2 = {{0}};
     assert_int_equal(
-        sched_create(&s, &(struct sched_config){1, 0, 0, 1, 1, false, 0, 0}, pool, NULL, &d2),
+        sched_create(&s, &(struct sched_config){1, 0, 0, 1, 1, 1, false, 0, 0}, pool, NULL, &d2),
         FATHOM_EINVAL);
     assert_non_null(strstr(d2.text, "max_num_seqs"));
     fathom_diag d3 = {{0}};
     assert_int_equal(
-        sched_create(&s, &(struct sched_config){1, 1, 0, 0, 1, false, 0, 0}, pool, NULL, &d3),
+        sched_create(&s, &(struct sched_config){1, 1, 0, 0, 1, 1, false, 0, 0}, pool, NULL, &d3),
         FATHOM_EINVAL);
     assert_non_null(strstr(d3.text, "max_score"));
     fathom_diag d4 = {{0}};
     assert_int_equal(
-        sched_create(&s, &(struct sched_config){1, 1, 0, 1, 0, false, 0, 0}, pool, NULL, &d4),
+        sched_create(&s, &(struct sched_config){1, 1, 0, 1, 0, 1, false, 0, 0}, pool, NULL, &d4),
         FATHOM_EINVAL);
     assert_non_null(strstr(d4.text, "max_flight"));
     assert_null(s);
     for (long n = 0; n < 3; n++) {
         mem_fail_after(n);
-        assert_int_equal(
-            sched_create(&s, &(struct sched_config){1, 1, 0, 1, 1, false, 0, 0}, pool, NULL, NULL),
-            FATHOM_ENOMEM);
+        assert_int_equal(sched_create(&s, &(struct sched_config){1, 1, 0, 1, 1, 1, false, 0, 0},
+                                      pool, NULL, NULL),
+                         FATHOM_ENOMEM);
         assert_null(s);
     }
     struct plan p;

@@ -432,7 +432,7 @@ static void one_plan_under_way_is_all_there_is_with_max_flight_1(void **state)
     open_fixture(&f, 4, 256, 4);
     sched_destroy(f.s);
     assert_int_equal(sched_create(&f.s,
-                                  &(struct sched_config){256, 4, 0, MAX_SCORE, 1, false, 0, 0},
+                                  &(struct sched_config){256, 4, 0, MAX_SCORE, 1, 1, false, 0, 0},
                                   f.pool, f.prefix, NULL),
                      FATHOM_OK);
     fixture_add(&f, 10, 9);

@@ -8,7 +8,9 @@
 #include <cmocka.h>
 
 #include "backend/backend.h"
+#include "base/fail.h"
 #include "base/limits.h"
+#include "checkpoint/checkpoint.h"
 #include "engine/settings.h"
 #include "model/config.h"
 
@@ -283,6 +285,42 @@ static void a_slice_is_one_rank_of_many(void **state)
     assert_non_null(strstr(d.text, "num_attention_heads"));
 }
 
+static void stages_are_of_ranks_that_share_layers(void **state)
+{
+    (void)state;
+    struct engine_settings s;
+    struct model_config c;
+    struct checkpoint *pilot;
+    fathom_options o = {.backend = FATHOM_BACKEND_CPU, .pipeline = 3, .world = 2};
+    assert_int_equal(checkpoint_open(&pilot, FATHOM_SOURCE_DIR "/models/pilot", NULL), FATHOM_OK);
+    assert_int_equal(model_config_load(&c, pilot, NULL), FATHOM_OK);
+    checkpoint_close(pilot);
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(settings_n_rank(&s), 6);
+    assert_int_equal(s.max_flight, 3);
+    struct model_place place;
+    settings_place(&place, &s, 3);
+    assert_int_equal(place.parallel.pp.rank, 1);
+    assert_int_equal(place.parallel.tp.rank, 1);
+    expect(&(fathom_options){.backend = FATHOM_BACKEND_CPU,
+                             .pipeline = 2,
+                             .data_parallel = 2,
+                             .expert_parallel = true},
+           FATHOM_EUNSUPPORTED, "leave --data-parallel-size out");
+    expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA, .pipeline = 2}, FATHOM_EUNSUPPORTED,
+           "give --backend cpu");
+    fathom_diag d = {{0}};
+    o.pipeline = 9;
+    assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "needed is 1 to 8"));
+    const fathom_hosts hosts = {.n_node = 2, .node_rank = 1};
+    o.hosts = &hosts;
+    o.pipeline = 4;
+    diag_clear(&d);
+    assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EUNSUPPORTED);
+    assert_non_null(strstr(d.text, "stages run on one host"));
+}
+
 static void a_device_goes_to_the_rank_that_runs(void **state)
 {
     (void)state;
@@ -371,6 +409,7 @@ int main(void)
         cmocka_unit_test(a_gpu_takes_fp8_where_widths_allow),
         cmocka_unit_test(int8_inputs_and_an_int8_head),
         cmocka_unit_test(a_slice_is_one_rank_of_many),
+        cmocka_unit_test(stages_are_of_ranks_that_share_layers),
         cmocka_unit_test(a_device_goes_to_the_rank_that_runs),
         cmocka_unit_test(recorded_sizes_are_sorted_and_within_a_step),
         cmocka_unit_test(every_range_names_its_flag),

@@ -1,0 +1,66 @@
+/* stage_hop.h - the residual stream of a step on its way from one stage to the next
+ *
+ * A hop lies before each stage but the first. It has room for the rows of every step that may be
+ * under way, by the number of the step's block. One rank of the stage before fills a room and gives
+ * it; all ranks of the stage behind take it, in the order in which steps are given. A room is used
+ * again when its step is over, which nobody ends before all have taken it.
+ *
+ *   WORKS --stage_hop_break--> BROKEN: takes and gives are EPEER --stage_hop_renew--> WORKS
+ */
+#ifndef FATHOM_ENGINE_STAGE_HOP_H
+#define FATHOM_ENGINE_STAGE_HOP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/step_runner.h"
+#include "fathom/err.h"
+#include "model/forward.h"
+
+struct stage_hop;
+
+/* What is told with a step's rows. */
+struct stage_head {
+    uint32_t block;
+    uint32_t n_row;
+    struct expert_counts experts; /* of all stages up to here */
+};
+
+struct stage_hop_config {
+    uint32_t n_block; /* steps that may be under way */
+    uint32_t max_row; /* of a step */
+    uint32_t width;   /* values of a row */
+    uint32_t n_taker; /* ranks that take, >= 1 */
+};
+
+/* stage_hop_create - ENOMEM. stage_hop_destroy accepts NULL; nobody gives or takes any more. */
+fathom_err stage_hop_create(struct stage_hop **out, const struct stage_hop_config *c,
+                            fathom_diag *d);
+void stage_hop_destroy(struct stage_hop *h);
+
+/* stage_hop_room - where the rows of the step of a block lie: f32 [n_row][width] */
+float *stage_hop_room(struct stage_hop *h, uint32_t block);
+
+/* stage_hop_give - the room of head->block is filled; one rank
+ * Errors  EPEER: the hop is broken. */
+fathom_err stage_hop_give(struct stage_hop *h, const struct stage_head *head);
+
+/* stage_hop_take - wait for the rows of the next step that this rank has not taken
+ *
+ *   taker   this rank's number, below n_taker
+ *   wanted  block and n_row: what the rank computes
+ *   out     filled: of that step
+ * Errors  EPEER: the hop is broken; stage_hop_fault says why. */
+fathom_err stage_hop_take(struct stage_hop *h, uint32_t taker, const struct stage_head *wanted,
+                          struct stage_head *out);
+
+/* stage_hop_break - a rank at either end does not come any more; any thread. The first reason
+ * stays.
+ * stage_hop_renew - as if nothing had been given yet; needs nobody who gives or takes.
+ * stage_hop_fault - why it is broken; "" while it is not */
+void stage_hop_break(struct stage_hop *h, const char *why);
+void stage_hop_renew(struct stage_hop *h);
+const char *stage_hop_fault(const struct stage_hop *h);
+
+#endif
