@@ -12,35 +12,21 @@
  * attention from docs/kernels/attend.md and prompt_attend.md, sending between two of them
  * (h200_x2_links.csv). H100 has not been measured: the same processor, with memory of 3.35 TB/s for
  * 4.8. */
+#define HOPPER                                                                                     \
+    .product_ops = 750e12, .expert_ops = 640e12, .attend_ops = 325e12, .expanded_ops = 500e12,     \
+    .index_ops = 395e12, .send_bytes = 330e9, .layer_s = 38e-6, .index_s = 10e-6, .meet_s = 2e-6,  \
+    .own_rows_least = 64
 static const struct machine_figures gpus[] = {
     {.name = "NVIDIA H200",
      .memory_bytes = 141000000000,
      .read_bytes = 4.3e12,
      .gather_bytes = 1.8e12,
-     .product_ops = 750e12,
-     .expert_ops = 640e12,
-     .attend_ops = 325e12,
-     .expanded_ops = 500e12,
-     .index_ops = 395e12,
-     .send_bytes = 330e9,
-     .layer_s = 38e-6,
-     .index_s = 10e-6,
-     .meet_s = 2e-6,
-     .own_rows_least = 64},
+     HOPPER},
     {.name = "NVIDIA H100",
      .memory_bytes = 80000000000,
      .read_bytes = 3.0e12,
      .gather_bytes = 1.3e12,
-     .product_ops = 750e12,
-     .expert_ops = 640e12,
-     .attend_ops = 325e12,
-     .expanded_ops = 500e12,
-     .index_ops = 395e12,
-     .send_bytes = 330e9,
-     .layer_s = 38e-6,
-     .index_s = 10e-6,
-     .meet_s = 2e-6,
-     .own_rows_least = 64},
+     HOPPER},
 };
 
 /* Of one thread (docs/kernels/cpu.md); a machine's memory gives PROCESSOR_READ_MOST to all. */
