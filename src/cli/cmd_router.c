@@ -10,32 +10,85 @@
 #include "cli/cli.h"
 #include "cli/signals.h"
 #include "cli/tls_files.h"
+#include "router/pool.h"
 #include "router/router.h"
 
 enum { INSIST_MS = 1500, HTTP_THREADS = 2 };
+
+/* Addresses of servers, and the texts of those that were given as host and port. */
+struct address_list {
+    const char **urls;
+    char (*texts)[POOL_URL_BYTES];
+    size_t n;
+};
 
 /* Options, and what they point to. */
 struct router_setup {
     struct router_options options;
     struct tls_files tls;
-    const char **servers;
+    struct address_list servers, prefills;
 };
+
+static void free_addresses(struct address_list *l)
+{
+    mem_free(l->urls);
+    mem_free(l->texts);
+    *l = (struct address_list){0};
+}
+
+static bool is_number(const char *s)
+{
+    return *s && s[strspn(s, "0123456789")] == '\0';
+}
+
+/* The URLs of a list as they are, and host:port of two lists of one length. Lines of other routers
+ * have the port of pages, or none, behind the URL of a server that prefills: it tells that here. */
+static fathom_err list_addresses(struct address_list *out, const struct string_list *const urls[],
+                                 size_t n_list, const struct string_list *hosts,
+                                 const struct string_list *ports, const char *role, fathom_diag *d)
+{
+    const bool prefills = strcmp(role, "prefiller") == 0;
+    size_t n = hosts->n;
+    for (size_t k = 0; k < n_list; k++) n += urls[k]->n;
+    if (hosts->n != ports->n) {
+        FAIL(d, FATHOM_EINVAL, "--%s-hosts has %zu and --%s-ports %zu: give each host its port",
+             role, hosts->n, role, ports->n);
+    }
+    out->urls = mem_calloc(n ? n : 1, sizeof *out->urls);
+    out->texts = mem_calloc(hosts->n ? hosts->n : 1, sizeof *out->texts);
+    if (!out->urls || !out->texts) return FATHOM_ENOMEM;
+    for (size_t k = 0; k < n_list; k++) {
+        for (size_t i = 0; i < urls[k]->n; i++) {
+            const char *url = urls[k]->items[i];
+            if (prefills && i > 0 && (is_number(url) || strcmp(url, "none") == 0)) continue;
+            out->urls[out->n++] = url;
+        }
+    }
+    for (size_t i = 0; i < hosts->n; i++) {
+        int length =
+            snprintf(out->texts[i], POOL_URL_BYTES, "%s:%s", hosts->items[i], ports->items[i]);
+        if (!is_number(ports->items[i]) || length >= POOL_URL_BYTES) {
+            FAIL(d, FATHOM_EINVAL, "\"%.100s\" and \"%.20s\" are no host and port of --%s-hosts",
+                 hosts->items[i], ports->items[i], role);
+        }
+        out->urls[out->n++] = out->texts[i];
+    }
+    return FATHOM_OK;
+}
 
 static fathom_err list_servers(struct router_setup *p, const struct settings *s, fathom_diag *d)
 {
-    const struct string_list *lists[] = {&s->rest, &s->router.worker_urls, &s->router.decode};
-    size_t n = s->rest.n + s->router.worker_urls.n + s->router.decode.n;
-    p->servers = mem_calloc(n ? n : 1, sizeof *p->servers);
-    if (!p->servers) return FATHOM_ENOMEM;
-    for (size_t k = 0; k < 3; k++) {
-        for (size_t i = 0; i < lists[k]->n; i++) {
-            p->servers[p->options.n_server++] = lists[k]->items[i];
-        }
-    }
-    p->options.servers = p->servers;
-    p->options.prefills = s->router.prefill.items;
-    p->options.n_prefill = s->router.prefill.n;
-    if (n > 0) return FATHOM_OK;
+    const struct router_settings *r = &s->router;
+    const struct string_list *answer[] = {&s->rest, &r->worker_urls, &r->decode};
+    const struct string_list *prefill[] = {&r->prefill};
+    TRY(list_addresses(&p->servers, answer, 3, &r->decoder_hosts, &r->decoder_ports, "decoder", d));
+    TRY(list_addresses(&p->prefills, prefill, 1, &r->prefiller_hosts, &r->prefiller_ports,
+                       "prefiller", d));
+    p->options.servers = p->servers.urls;
+    p->options.n_server = p->servers.n;
+    p->options.prefills = p->prefills.urls;
+    p->options.n_prefill = p->prefills.n;
+    if (p->servers.n > 0) return FATHOM_OK;
     FAIL(d, FATHOM_EINVAL, "no server is named: fathom router http://host:8000 http://host:8001");
 }
 
@@ -99,6 +152,7 @@ done:
     router_close(router);
     signal_taker_end(&signals);
     tls_files_free(&setup.tls);
-    mem_free(setup.servers);
+    free_addresses(&setup.servers);
+    free_addresses(&setup.prefills);
     return err;
 }

@@ -136,9 +136,9 @@ struct router_settings {
     const char *policy;
     const char *server_api_key; /* NULL: none */
     const char *admin_key;      /* NULL: none */
-    struct string_list worker_urls;
-    struct string_list prefill;
-    struct string_list decode;
+    struct string_list worker_urls, prefill, decode;
+    struct string_list prefiller_hosts, prefiller_ports; /* a host and its port have one place */
+    struct string_list decoder_hosts, decoder_ports;
     int64_t max_moves;
     double look_interval;
     bool insecure;

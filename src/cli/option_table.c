@@ -284,7 +284,7 @@ const struct option option_table[] = {
     {"api-key", NULL, "KEY...", NULL,
      "keys of which a request must bring one as a bearer token; probes need none; given again, it "
      "adds",
-     .kind = OPTION_LIST, .secret = true, .group = GROUP_SECURITY, .commands = SERVE,
+     .kind = OPTION_LIST, .secret = true, .adds = true, .group = GROUP_SECURITY, .commands = SERVE,
      .field = FIELD(api_key), USE},
     {"api-key-file", NULL, "FILE", NULL,
      "more keys, one a line, each with the name of its tenant behind it or without: keys of one "
@@ -509,16 +509,28 @@ const struct option option_table[] = {
 
     /* ---- router ---- */
     {"worker-urls", NULL, "URL...", NULL, "servers, beside those that are plain arguments",
-     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .kind = OPTION_LIST, .adds = true, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.worker_urls), USE},
     {"prefill", NULL, "URL...", NULL,
      "servers that compute prompts, with --kv-transfer-config and kv_role kv_producer or kv_both; "
      "the others take the pages from them and answer",
-     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .kind = OPTION_LIST, .adds = true, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.prefill), USE},
     {"decode", NULL, "URL...", NULL, "servers that answer: the same as plain arguments",
-     .kind = OPTION_LIST, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .kind = OPTION_LIST, .adds = true, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.decode), USE},
+    {"prefiller-hosts", "--prefiller-host", "HOST...", NULL,
+     "servers that compute prompts, as --prefill has them", .kind = OPTION_LIST, .adds = true,
+     .group = GROUP_COMMAND, .commands = ON(ROUTER), .field = FIELD(router.prefiller_hosts), USE},
+    {"prefiller-ports", "--prefiller-port", "N...", NULL, "and their ports", .kind = OPTION_LIST,
+     .adds = true, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.prefiller_ports), USE},
+    {"decoder-hosts", "--decoder-host", "HOST...", NULL,
+     "servers that answer, as --decode has them", .kind = OPTION_LIST, .adds = true,
+     .group = GROUP_COMMAND, .commands = ON(ROUTER), .field = FIELD(router.decoder_hosts), USE},
+    {"decoder-ports", "--decoder-port", "N...", NULL, "and their ports", .kind = OPTION_LIST,
+     .adds = true, .group = GROUP_COMMAND, .commands = ON(ROUTER),
+     .field = FIELD(router.decoder_ports), USE},
     {"policy", NULL, "NAME", "cache_aware",
      "which server gets a request: cache_aware (the one that will have the first token soonest, by "
      "what it has of the prompt and what waits there), power_of_two, round_robin, consistent_hash "

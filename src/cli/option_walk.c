@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backend/parallel.h"
+#include "base/assert.h"
 #include "base/fail.h"
 #include "cli/options_int.h"
 
@@ -62,11 +63,22 @@ static fathom_err needs_value(const struct option_walk *w, const struct option *
     FAIL(w->diag, FATHOM_EINVAL, "--%s needs a value: %s", o->name, o->argument);
 }
 
+/* Does this list go on with what the command line has given before? Else it begins. */
+static bool goes_on(struct option_walk *w, const struct option *o)
+{
+    if (!o->adds) return false;
+    for (unsigned i = 0; i < w->n_added; i++) {
+        if (w->added[i] == o) return true;
+    }
+    ASSERT(w->n_added < OPTION_ADDS_MAX);
+    w->added[w->n_added++] = o;
+    return false;
+}
+
 static fathom_err take_list(struct option_walk *w, struct cursor *c, const struct option *o,
                             const char *value)
 {
-    if (!o->secret || !w->secret_given) option_clear(w->settings, o);
-    w->secret_given |= o->secret;
+    if (!goes_on(w, o)) option_clear(w->settings, o);
     if (value) return option_set(w, o, value);
     if (!has_value(c)) return needs_value(w, o);
     while (has_value(c)) TRY(option_set(w, o, c->argv[c->next++]));

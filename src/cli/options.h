@@ -114,7 +114,8 @@ struct option {
     enum option_kind kind;
     enum option_answer answer;
     enum option_group group;
-    bool secret;       /* a list of secrets: a second one adds, and an empty one is refused */
+    bool secret;       /* a secret: one that holds nothing is refused */
+    bool adds;         /* a list to which a second one on the command line adds */
     unsigned commands; /* bit 1 << enum command */
     int field;         /* offset in struct settings, or NO_FIELD */
 };

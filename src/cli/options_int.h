@@ -4,7 +4,7 @@
 
 #include "cli/options.h"
 
-enum { OPTION_NAME_BYTES = 64 };
+enum { OPTION_NAME_BYTES = 64, OPTION_ADDS_MAX = 8 };
 
 /* One walk over everything that gives options. */
 struct option_walk {
@@ -14,7 +14,8 @@ struct option_walk {
     struct buf *notes;
     fathom_diag *diag;
     unsigned n_refused;
-    bool secret_given; /* a list of secrets stands on the command line: the next one adds */
+    const struct option *added[OPTION_ADDS_MAX]; /* lists that the command line has begun */
+    unsigned n_added;
 };
 
 /* What an argument names. */

@@ -101,6 +101,10 @@ static fathom_err read_extra(struct transfer_settings *t, json_t *extra, fathom_
         } else if (strcmp(key, "numerics") == 0) {
             TRY(read_choice(key, v, numerics, &i, d));
             t->options.any_numerics = i > 0;
+        } else if (strcmp(key, "pool_secret") == 0) {
+            FAIL(d, FATHOM_EINVAL,
+                 OPTION ": pool_secret would be read by everybody who lists this machine's "
+                        "processes: put it into a file for --pool-secret-file");
         } else if (!is_among(ignored_extra, key)) {
             FAIL(d, FATHOM_EINVAL,
                  OPTION ": kv_connector_extra_config.%.40s is not known; there "

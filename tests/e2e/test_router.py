@@ -217,7 +217,31 @@ def check_leaving(router, servers):
     wait_until(lambda: router.get("/load")[1]["server_load"] == 0)
 
 
+def check_spellings():
+    """Servers as lines of other routers name them; none of these is there."""
+    a, b, c, d = (f"http://127.0.0.1:{port}" for port in range(1, 5))
+    for flags in (("--prefill", a, "8998", "--prefill", b, "none", "--decode", c, "--decode", d),
+                  ("--prefill", a, b, "--decode", c, d),
+                  ("--prefiller-hosts", "127.0.0.1", "127.0.0.1", "--prefiller-ports", "1", "2",
+                   "--decoder-hosts", "127.0.0.1", "127.0.0.1", "--decoder-ports", "3", "4"),
+                  ("--prefill", a, "--prefiller-host", "127.0.0.1", "--prefiller-port", "2",
+                   "--decoder-host=127.0.0.1", "--decoder-port=3", d)):
+        router = Router([], *flags)
+        roles = {url: s["role"] for url, s in router.instances().items()}
+        assert roles == {a: "prefill", b: "prefill", c: "any", d: "any"}, (flags, roles)
+        assert router.stop() == 0
+    for flags, says in (
+            (("--decoder-hosts", "a", "b", "--decoder-ports", "1"), "give each host its port"),
+            (("--decoder-hosts", "a", "--decoder-ports", "b"), "no host and port"),
+            (("--prefill", "8998", "--decode", "a:b c"), "no server's address")):
+        done = subprocess.run([Server.path, "router", "--port", "0", *flags], capture_output=True,
+                              text=True, check=False)
+        assert done.returncode == 1 and says in done.stderr, done
+        assert done.stderr.count("\n") == 1, done.stderr
+
+
 def check_router():
+    check_spellings()
     servers = [server(), server()]
     router = Router(servers)
     router.wait_up(2)

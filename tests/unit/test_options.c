@@ -402,6 +402,10 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_refused(&r, "--kv-transfer-config {\"kv_role\":\"both\"}", "kv_producer");
     assert_refused(&r, "--kv-transfer-config {\"kv_connector\":\"LMCache\"}", "NixlConnector");
     assert_refused(&r, "--kv-transfer-config {\"role\":1}", "\"role\" is not known");
+    assert_refused(&r,
+                   "--kv-transfer-config {\"kv_role\":\"kv_both\","
+                   "\"kv_connector_extra_config\":{\"pool_secret\":\"x\"}}",
+                   "--pool-secret-file");
     parse(
         &r, COMMAND_SERVE,
         "--kv-port 7000 --kv-transfer-config {\"kv_connector\":\"MooncakeConnectorV1\",\"kv_role\":"
