@@ -226,6 +226,11 @@ static bool may_have(const struct server *s, const struct pool_request *r, uint6
     return s->n_failed < BREAKER_FAILURES || (!s->has_probe && now_us >= s->open_until_us);
 }
 
+static bool was_tried(const struct pool_tried *t, uint32_t place, const struct server *s)
+{
+    return t && s->generation > 0 && t->generations[place] == s->generation;
+}
+
 /* Those that may have it, as a choice sees them. */
 static size_t list_servers(struct pool *p, const struct pool_request *r, uint64_t now_us,
                            struct choice_server out[POOL_SERVERS_MAX])
@@ -235,7 +240,7 @@ static size_t list_servers(struct pool *p, const struct pool_request *r, uint64_
     prefix_table_find(p->prefixes, r->keys, r->n_key, depth);
     for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
         const struct server *s = &p->servers[i];
-        if ((r->tried >> i & 1) || !may_have(s, r, now_us)) continue;
+        if (was_tried(r->tried, i, s) || !may_have(s, r, now_us)) continue;
         out[n++] = (struct choice_server){
             .id = i,
             .identity = s->identity,
@@ -273,6 +278,13 @@ static void lease(struct pool *p, const struct pool_request *r, const struct cho
     s->n_key += r->n_key;
     s->n_key_held += r->n_token ? r->n_key * c->n_cached / r->n_token : 0;
     prefix_table_note(p->prefixes, r->keys, r->n_key, c->id);
+}
+
+void pool_tried_add(struct pool_tried *t, const struct pool_lease *l)
+{
+    ASSERT(l->place < POOL_SERVERS_MAX && l->generation > 0);
+    t->n += t->generations[l->place] == 0;
+    t->generations[l->place] = l->generation;
 }
 
 bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,

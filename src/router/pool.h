@@ -60,16 +60,23 @@ fathom_err pool_remove(struct pool *p, const char *url, fathom_diag *d);
  * Returns false: no server is there. */
 bool pool_url(struct pool *p, uint32_t place, char *out, uint64_t *generation);
 
+/* Servers that a request shall not get again: of each place the generation of the one that failed
+ * it, 0: none. Another server that has come into the place since is not meant. */
+struct pool_tried {
+    uint64_t generations[POOL_SERVERS_MAX];
+    uint32_t n;
+};
+
 /* A request that looks for a server. */
 struct pool_request {
     const uint64_t *keys; /* [n_key] of its prompt's blocks */
     size_t n_key;
-    uint64_t n_token;  /* of its prompt, about */
-    uint64_t session;  /* 0: none */
-    uint64_t tried;    /* a bit for each place that it shall not get again */
-    bool prefills;     /* its prompt is to be computed, for another server to go on with */
-    bool moves;        /* only a server that goes on with streams will do, */
-    uint64_t numerics; /* and one of these */
+    uint64_t n_token;               /* of its prompt, about */
+    uint64_t session;               /* 0: none */
+    const struct pool_tried *tried; /* NULL: none */
+    bool prefills;                  /* its prompt is for another server to go on with */
+    bool moves;                     /* only a server that goes on with streams will do, */
+    uint64_t numerics;              /* and one of these */
 };
 
 struct pool_lease {
@@ -84,6 +91,9 @@ struct pool_lease {
     char pages_host[POOL_URL_BYTES]; /* where other servers ask it for pages; "": nowhere */
     uint16_t pages_port;
 };
+
+/* pool_tried_add - the server of a lease; one that was in its place before is forgotten */
+void pool_tried_add(struct pool_tried *t, const struct pool_lease *l);
 
 /* pool_take - a server for a request; its prompt counts as sent there
  * Returns false: there is none that may have it. */

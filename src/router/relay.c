@@ -163,7 +163,8 @@ static void take_head(void *arg, int status, const struct buf *fields)
     struct relay *r = arg;
     lock(r);
     bool streams = status == 200 && is_event_stream(fields);
-    if (streams) r->tried = 0; /* should it break, those that were full may be free again */
+    /* Should it break, those that were full may be free again. */
+    if (streams) r->tried = (struct pool_tried){0};
     if (status == 200) pool_settle(r->all->pool, &r->lease);
     if (r->state == RELAY_PREFILLING) {
         r->status = status;
@@ -233,7 +234,7 @@ static void end_whole(struct relay *r, bool ok, const char *cause)
         return;
     }
     if (ok) keep_refusal(r);
-    r->tried |= 1ull << r->lease.place;
+    pool_tried_add(&r->tried, &r->lease);
     atomic_fetch_add(&r->all->n_retry, 1);
     if (!ok) LOG_INFO("router", "%s %s: %s: %s", r->method, r->target, r->lease.url, cause);
     ask(r, cause);
@@ -250,7 +251,7 @@ static void end_stream(struct relay *r, bool ok, const char *cause)
         return;
     }
     if (ok) cause = r->gave_up ? "the next server did not go on with it" : "it is being stopped";
-    r->tried |= 1ull << r->lease.place;
+    pool_tried_add(&r->tried, &r->lease);
     if (!r->follows || r->n_move >= r->all->max_moves) {
         break_stream(r, cause);
         return;
@@ -411,7 +412,7 @@ static void end_unserved(struct relay *r, const char *why_not)
         (void)buf_add(&r->out, buf_str(&r->refusal), r->refusal.len);
         (void)buf_add(&r->head, buf_str(&r->refusal_head), r->refusal_head.len);
         wake(r);
-    } else if (r->tried) {
+    } else if (r->tried.n > 0) {
         (void)snprintf(text, sizeof text, "no server has answered; the last one: %.300s", why_not);
         refuse(r, 502, "no_answer", text);
     } else {
@@ -426,7 +427,7 @@ static void ask(struct relay *r, const char *why_not)
                                    .n_key = r->n_key,
                                    .n_token = request_view_tokens(&r->view),
                                    .session = r->session,
-                                   .tried = r->tried,
+                                   .tried = &r->tried,
                                    .prefills = r->state == RELAY_PREFILLING,
                                    .moves = r->state == RELAY_RESUMING,
                                    .numerics = r->state == RELAY_RESUMING ? r->lease.numerics : 0};

@@ -86,7 +86,7 @@ struct relay {
     bool attached;
     struct upstream_call *call; /* NULL: no server has it */
     struct pool_lease lease;    /* with call */
-    uint64_t tried;             /* a bit for each place that failed it */
+    struct pool_tried tried;    /* servers that failed it */
     uint32_t n_move;
     struct buf resume_body;          /* what is sent, when it is not `body` */
     char pages_host[POOL_URL_BYTES]; /* who has computed the prompt; "": nobody */

@@ -267,9 +267,11 @@ static void a_server_leaves_with_its_last_request(void **state)
 {
     (void)state;
     struct pool *p = pool_of((const char *const[]){"a:1", "b:1"}, 2);
-    struct pool_request r = {.tried = 2};
-    struct pool_lease l;
+    struct pool_tried tried = {{0}, 0};
+    struct pool_request r = {.tried = &tried};
+    struct pool_lease l = {.place = 1, .generation = 2};
     struct pool_load down = {0}, up = {.is_up = true, .moves = true, .numerics = 7};
+    pool_tried_add(&tried, &l);
     assert_true(pool_take(p, &r, 0, &l) && l.place == 0);
     assert_int_equal(pool_remove(p, "a:1", NULL), FATHOM_OK);
     assert_int_equal(pool_remove(p, "a:1", NULL), FATHOM_ENOTFOUND);
@@ -287,6 +289,34 @@ static void a_server_leaves_with_its_last_request(void **state)
     r.numerics = 7;
     assert_true(pool_take(p, &r, 0, &l) && l.place == 1);
     pool_give(p, &l, POOL_SERVED, 0);
+    pool_check(p);
+    pool_destroy(p);
+}
+
+/* A stream that two servers have failed goes on at the one that has come for the first. */
+static void a_server_in_the_place_of_another_has_failed_nothing(void **state)
+{
+    (void)state;
+    struct pool *p = pool_of((const char *const[]){"a:1", "b:1"}, 2);
+    struct pool_tried tried = {{0}, 0};
+    const struct pool_request r = {.tried = &tried};
+    struct pool_lease l;
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_true(pool_take(p, &r, 0, &l));
+        pool_give(p, &l, POOL_FAILED, 0);
+        pool_tried_add(&tried, &l);
+        assert_int_equal(tried.n, i + 1);
+    }
+    assert_false(pool_take(p, &r, 0, &l));
+    assert_int_equal(pool_remove(p, "a:1", NULL), FATHOM_OK);
+    assert_int_equal(pool_add(p, "c:1", NULL), FATHOM_OK);
+    assert_true(pool_take(p, &r, 0, &l));
+    assert_int_equal(l.place, 0);
+    assert_string_equal(l.url, "http://c:1");
+    pool_give(p, &l, POOL_FAILED, 0);
+    pool_tried_add(&tried, &l);
+    assert_int_equal(tried.n, 2);
+    assert_false(pool_take(p, &r, 0, &l));
     pool_check(p);
     pool_destroy(p);
 }
@@ -400,6 +430,7 @@ int main(void)
         cmocka_unit_test(addresses_are_what_they_should_be),
         cmocka_unit_test(a_server_that_fails_rests_and_is_tried_again),
         cmocka_unit_test(a_server_leaves_with_its_last_request),
+        cmocka_unit_test(a_server_in_the_place_of_another_has_failed_nothing),
         cmocka_unit_test(figures_of_a_look_are_read),
         cmocka_unit_test(a_stream_is_whole_wherever_it_breaks),
         cmocka_unit_test(a_failing_server_is_noticed_in_its_stream),
