@@ -157,7 +157,7 @@ static void a_bad_variable_is_named(void **state)
     static const struct option_variable bad[] = {
         {"FATHOM_PORT", "port", "x"},
         {"FATHOM_THINKING", "thinking", "maybe"},
-        {"FATHOM_PIPELINE_PARALLEL_SIZE", "pipeline-parallel-size", "8"}};
+        {"FATHOM_DECODE_CONTEXT_PARALLEL_SIZE", "decode-context-parallel-size", "8"}};
     for (size_t i = 0; i < 3; i++) {
         struct result r = {0};
         struct option_input in = {0, NULL, &bad[i], 1};
@@ -183,7 +183,7 @@ static void bad_files_say_where(void **state)
     assert_fails(".yaml", "thinking: 2\n", FATHOM_EINVAL, "needed is true or false");
     assert_fails(".yaml", "config: x\n", FATHOM_EINVAL, "cannot stand in a file");
     assert_fails(".yaml", "help: true\n", FATHOM_EINVAL, "cannot stand in a file");
-    assert_fails(".yaml", "pipeline-parallel-size: 8\n", FATHOM_EINVAL, "is refused");
+    assert_fails(".yaml", "decode-context-parallel-size: 8\n", FATHOM_EINVAL, "is refused");
     assert_fails(".json", "{\"port\": }", FATHOM_EFORMAT, "line 1");
 }
 
