@@ -103,11 +103,16 @@ def check_refusals(root):
         change(os.path.join(root, name), to, "config.json", **members)
         refused(f"{name} with {members}", to, needle, "--backend", "cpu")
     awq = os.path.join(root, "awq_g64")
-    refused("cuda", os.path.join(root, "ct_fp8_channel"),
-            "which the cuda backend does not multiply: use --backend cpu", "--backend", "cuda")
+    for name in ("ct_fp8_channel", "ct_w8a8"):
+        status, said = run(FATHOM, "plan", os.path.join(root, name), "--memory", "64G",
+                           "--backend", "cuda")
+        check(f"cuda and {name}", status == 0, said)
+    refused("4 bits and int8 inputs on cuda", awq,
+            "whose inputs the cuda backend does not quantize to int8: use --dtype fp8 or bfloat16",
+            "--backend", "cuda", "--dtype", "int8")
     refused("another method", awq, '--quantization gptq: the checkpoint is "awq"',
             "--backend", "cpu", "--quantization", "gptq")
-    refused("int8 inputs", os.path.join(root, "ct_w8a8"), "use --dtype bfloat16",
+    refused("int8 inputs", os.path.join(root, "ct_w8a8"), "use --dtype int8 or bfloat16",
             "--backend", "cpu", "--dtype", "fp8")
     status, said = run(FATHOM, "plan", awq, "--memory", "64G", "--backend", "cpu",
                        "--quantization", "awq_marlin")
