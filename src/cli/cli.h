@@ -29,6 +29,7 @@ struct environment {
     const char *hub_token; /* $HF_TOKEN, $HUGGING_FACE_HUB_TOKEN; NULL: none */
     char hub_endpoint[LIMIT_PATH_BYTES]; /* $HF_ENDPOINT, or of ModelScope; "": the hub's own */
     bool modelscope;                     /* $VLLM_USE_MODELSCOPE */
+    struct launcher launcher;            /* of several hosts */
     struct supervisor supervisor;        /* of the process's: $NOTIFY_SOCKET and so on */
     char names[ENVIRONMENT_VARIABLES_MAX][ENVIRONMENT_NAME_BYTES];
     char level[ENVIRONMENT_LEVEL_BYTES];

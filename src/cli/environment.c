@@ -95,6 +95,16 @@ static void read_hub(struct environment *e)
     if (n && e->hub_endpoint[n - 1] == '/') e->hub_endpoint[n - 1] = '\0';
 }
 
+/* What is told of several hosts stands in for flags. */
+static void read_launcher(struct environment *e)
+{
+    struct launcher *l = &e->launcher;
+    launcher_read(l, environ);
+    for (enum launcher_flag f = 0; f < LAUNCHER_FLAGS; f++) {
+        add(e, l->words[f].variable, launcher_flag_name(f), l->words[f].value);
+    }
+}
+
 void environment_read(struct environment *e)
 {
     memset(e, 0, sizeof *e);
@@ -113,6 +123,7 @@ void environment_read(struct environment *e)
     add(e, "VLLM_NIXL_SIDE_CHANNEL_HOST", "kv-ip", variable("VLLM_NIXL_SIDE_CHANNEL_HOST"));
     add(e, "VLLM_NIXL_SIDE_CHANNEL_PORT", "kv-port", variable("VLLM_NIXL_SIDE_CHANNEL_PORT"));
     add(e, "VLLM_MOONCAKE_BOOTSTRAP_PORT", "kv-port", variable("VLLM_MOONCAKE_BOOTSTRAP_PORT"));
+    read_launcher(e);
     for (size_t i = 0; i < option_table_n; i++) add_option(e, &option_table[i]);
     read_hub(e);
     read_supervisor(&e->supervisor);

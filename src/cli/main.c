@@ -138,7 +138,8 @@ static int parse_and_run(enum command c, int argc, char **argv)
     struct buf notes = {0};
     fathom_diag d = {{0}};
     environment_read(&environment);
-    const struct option_input in = {argc, argv, environment.variables, environment.n_variable};
+    const struct option_input in = {argc, argv, environment.variables, environment.n_variable,
+                                    &environment.launcher};
     fathom_err err = options_parse(&s, c, &in, &notes, &d);
     if (!err && (c == COMMAND_SERVE || c == COMMAND_BENCH_LATENCY || c == COMMAND_BENCH_THROUGHPUT))
         err = environment_tell(&notes);

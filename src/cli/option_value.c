@@ -249,6 +249,7 @@ static fathom_err answer(struct option_walk *w, const struct option *o, const ch
 fathom_err option_set(struct option_walk *w, const struct option *o, const char *text)
 {
     TRY(store(w->settings, o, text, w->diag));
+    option_heed_origin(w, o);
     return answer(w, o, text);
 }
 

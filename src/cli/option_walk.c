@@ -328,7 +328,8 @@ static void name_origin(const struct option_walk *w)
 fathom_err options_parse(struct settings *s, enum command command, const struct option_input *in,
                          struct buf *notes, fathom_diag *d)
 {
-    struct option_walk w = {.settings = s, .command = command, .notes = notes, .diag = d};
+    struct option_walk w = {
+        .settings = s, .command = command, .launcher = in->launcher, .notes = notes, .diag = d};
     bool help = false;
     const char *file = NULL;
     fathom_err err;
@@ -346,6 +347,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_plain(&w), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
+    if (!s->help) TRY_GOTO(option_follow_launcher(&w), done);
     if (!s->help) TRY_GOTO(check_hosts(&w), done);
     if (!s->help) TRY_GOTO(read_devices(&w), done);
     if (!s->help) {

@@ -18,6 +18,7 @@
 
 #include "base/buf.h"
 #include "cli/command_line.h"
+#include "cli/launcher.h"
 #include "fathom/err.h"
 
 enum command {
@@ -140,6 +141,7 @@ struct option_input {
     char **argv;                             /* [argc] */
     const struct option_variable *variables; /* those that the command does not have are skipped */
     size_t n_variable;
+    const struct launcher *launcher; /* which gave some of these; NULL: none */
 };
 
 /* options_parse - from the environment, then a file, then the command line

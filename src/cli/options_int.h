@@ -10,6 +10,8 @@ enum { OPTION_NAME_BYTES = 64, OPTION_ADDS_MAX = 8 };
 struct option_walk {
     struct settings *settings;
     enum command command;
+    const struct launcher *launcher; /* NULL: none */
+    unsigned followed;               /* bits of enum launcher_flag: which of its words hold */
     const char *origin; /* where the words come from: a variable, a file; NULL: the command line */
     struct buf *notes;
     fathom_diag *diag;
@@ -49,6 +51,16 @@ fathom_err option_set_key(struct option_walk *w, const struct option *o, const c
 /* option_refuse - the line tells which option is refused and why: the walk goes on, its end fails
  */
 fathom_err option_refuse(struct option_walk *w, const char *line);
+
+/* option_heed_origin - a value of `o` is about to be stored: is it a launcher's word, or one that
+ * takes the place of one? */
+void option_heed_origin(struct option_walk *w, const struct option *o);
+
+/* option_follow_launcher - the words of a launcher that hold at the end of the walk: hosts but host
+ * 0 are headless, and a note says what was taken
+ * Edge  a command line with one host is no part of what the launcher has started.
+ * Errors  EINVAL: it starts hosts as no host can be, or does not tell where host 0 is; ENOMEM. */
+fathom_err option_follow_launcher(struct option_walk *w);
 
 /* option_clear - the list is empty again */
 void option_clear(struct settings *s, const struct option *o);

@@ -41,7 +41,7 @@ static void parse(struct result *r, const char *ending, const char *text, int n_
     memset(r, 0, sizeof *r);
     write_text(r, ending, text);
     for (int i = 0; i < n_more; i++) argv[2 + i] = more[i];
-    const struct option_input in = {2 + n_more, argv, NULL, 0};
+    const struct option_input in = {2 + n_more, argv, NULL, 0, NULL};
     r->err = options_parse(&r->s, COMMAND_SERVE, &in, &r->notes, &r->d);
     (void)unlink(r->path);
 }
@@ -139,7 +139,7 @@ static void the_file_holds_over_the_environment(void **state)
                                                        {"FATHOM_SEED", "seed", "5"}};
     write_text(&r, ".yaml", "port: 8000\n");
     char *argv[] = {(char *)"--config", r.path, (char *)"--seed", (char *)"6"};
-    struct option_input in = {4, argv, variables, 6};
+    struct option_input in = {4, argv, variables, 6, NULL};
     r.err = options_parse(&r.s, COMMAND_SERVE, &in, &r.notes, &r.d);
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.s.port, 8000);
@@ -160,7 +160,7 @@ static void a_bad_variable_is_named(void **state)
         {"FATHOM_DECODE_CONTEXT_PARALLEL_SIZE", "decode-context-parallel-size", "8"}};
     for (size_t i = 0; i < 3; i++) {
         struct result r = {0};
-        struct option_input in = {0, NULL, &bad[i], 1};
+        struct option_input in = {0, NULL, &bad[i], 1, NULL};
         assert_int_equal(options_parse(&r.s, COMMAND_SERVE, &in, &r.notes, &r.d), FATHOM_EINVAL);
         if (strncmp(r.d.text, bad[i].variable, strlen(bad[i].variable)) != 0) {
             fail_msg("\"%s\" does not begin with %s", r.d.text, bad[i].variable);
@@ -216,7 +216,7 @@ static void failing_allocations_come_out_as_errors(void **state)
         struct result r = {0};
         write_text(&r, ".yaml", page);
         char *argv[] = {(char *)"--config", r.path};
-        const struct option_input in = {2, argv, NULL, 0};
+        const struct option_input in = {2, argv, NULL, 0, NULL};
         mem_fail_after(n);
         fathom_err err = options_parse(&r.s, COMMAND_SERVE, &in, &r.notes, &r.d);
         hit = mem_fail_hit();

@@ -43,7 +43,7 @@ static void parse(struct result *r, enum command c, const char *line)
         p += strcspn(p, " ");
         if (*p) *p++ = '\0';
     }
-    const struct option_input in = {argc, argv, NULL, 0};
+    const struct option_input in = {argc, argv, NULL, 0, NULL};
     r->err = options_parse(&r->s, c, &in, &r->notes, &r->d);
 }
 
@@ -138,7 +138,7 @@ static void a_list_is_bounded(void **state)
     fathom_diag d = {{0}};
     argv[0] = option;
     for (int i = 1; i < STRING_LIST_MAX + 2; i++) argv[i] = value;
-    struct option_input in = {STRING_LIST_MAX + 1, argv, NULL, 0};
+    struct option_input in = {STRING_LIST_MAX + 1, argv, NULL, 0, NULL};
     assert_int_equal(options_parse(&s, COMMAND_SERVE, &in, &notes, &d), FATHOM_OK);
     settings_free(&s);
     in.argc++;
@@ -175,7 +175,7 @@ static void a_variable_means_what_it_means_to_the_server(void **state)
     static struct settings s;
     const struct option_variable variables[] = {{"FATHOM_BACKEND", "backend", "ref"},
                                                 {"FATHOM_BURSTINESS", "burstiness", "2"}};
-    const struct option_input in = {0, NULL, variables, 2};
+    const struct option_input in = {0, NULL, variables, 2, NULL};
     struct buf notes = {0};
     assert_int_equal(options_parse(&s, COMMAND_BENCH_SERVE, &in, &notes, NULL), FATHOM_OK);
     assert_string_equal(s.bench.backend, "openai");
@@ -575,7 +575,7 @@ static void failing_allocations_come_out_as_errors(void **state)
         struct buf notes = {0};
         fathom_diag d = {{0}};
         mem_fail_after(n);
-        const struct option_input in = {3, argv, NULL, 0};
+        const struct option_input in = {3, argv, NULL, 0, NULL};
         fathom_err err = options_parse(&s, COMMAND_SERVE, &in, &notes, &d);
         hit = mem_fail_hit();
         mem_fail_after(-1);
