@@ -166,6 +166,7 @@ struct settings {
     const char *master_addr;
     int64_t master_port;
     bool headless;
+    const char *executor;           /* of ranks, by a name of vLLM's */
     const char *cluster_token;      /* NULL: none */
     const char *devices;            /* NULL: not given */
     struct device_list device_list; /* what it says */

@@ -9,6 +9,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "cli/cli.h"
+#include "cli/ray.h"
 
 enum { STATUS_OK = 0, STATUS_FAILED = 1, STATUS_USAGE = 2 };
 
@@ -79,10 +80,21 @@ static const char *foreign_command(const char *word)
     return "`fathom help` lists them";
 }
 
-/* `fathom bench --help`: what may follow. Anything else: says what would have been a command. */
-static int unknown_command(const char *word, const char *next)
+static int answer_ray(const char *const *words, size_t n)
 {
+    struct buf line = {0};
+    (void)ray_write_answer(&line, words, n);
+    fprintf(stderr, "fathom: %s\n", buf_str(&line));
+    buf_free(&line);
+    return STATUS_USAGE;
+}
+
+/* `fathom bench --help`: what may follow. Anything else: says what would have been a command. */
+static int unknown_command(const char *const *words, size_t n)
+{
+    const char *word = words[0], *next = n > 1 ? words[1] : NULL;
     struct buf names = {0};
+    if (strcmp(words[0], "ray") == 0) return answer_ray(words + 1, n - 1);
     (void)command_names(&names, word);
     if (!names.len) {
         fprintf(stderr, "fathom: \"%s\" is no command; %s\n", word, foreign_command(word));
@@ -161,9 +173,11 @@ int main(int argc, char **argv)
         (void)print_help(stderr, COMMAND_COUNT, NULL);
         return STATUS_USAGE;
     }
+    const char *const *words = (const char *const *)(argv + 1);
+    const size_t n = (size_t)argc - 1;
     size_t n_word;
-    enum command c = find_command((const char *const *)(argv + 1), (size_t)argc - 1, &n_word);
-    if (c == COMMAND_COUNT) return unknown_command(argv[1], argc > 2 ? argv[2] : NULL);
+    enum command c = find_command(words, n, &n_word);
+    if (c == COMMAND_COUNT) return unknown_command(words, n);
     int n_before = 1 + (int)n_word;
     return parse_and_run(c, argc - n_before, argv + n_before);
 }

@@ -8,6 +8,7 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "cli/options_int.h"
+#include "cli/ray.h"
 
 enum command command_find(const char *const *words, size_t n, size_t *n_used)
 {
@@ -171,6 +172,16 @@ static fathom_err check_cuts(struct option_walk *w)
     return option_refuse(w, "--enable-expert-parallel is refused: ranks of --tensor-parallel-size "
                             "have a part of every expert: leave it out, or give "
                             "--data-parallel-size instead");
+}
+
+static fathom_err check_executor(struct option_walk *w)
+{
+    struct buf line = {0};
+    if (!w->settings->executor || strcmp(w->settings->executor, "ray") != 0) return FATHOM_OK;
+    fathom_err err = ray_write_serve(&line, w->settings);
+    if (!err) err = option_refuse(w, buf_str(&line));
+    buf_free(&line);
+    return err;
 }
 
 /* Ranks that cannot be had are refused before anything is opened. */
@@ -346,6 +357,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     }
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_plain(&w), done);
+    if (!s->help) TRY_GOTO(check_executor(&w), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
     if (!s->help) TRY_GOTO(option_follow_launcher(&w), done);
     if (!s->help) TRY_GOTO(check_hosts(&w), done);
