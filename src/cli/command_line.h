@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "cli/compilation_settings.h"
+#include "cli/sglang.h"
 #include "fathom/fathom.h"
 
 enum { STRING_LIST_MAX = 256 };
@@ -26,20 +28,12 @@ struct transfer_settings {
     char id[64]; /* "": the server's own */
 };
 
-enum { COMPILATION_SIZES_MAX = 128, COMPILATION_SIZE_LIMIT = 8192, DEVICE_LIST_MAX = 64 };
+enum { DEVICE_LIST_MAX = 64 };
 
 /* What --devices says. */
 struct device_list {
     int index[DEVICE_LIST_MAX];
     uint32_t n; /* 0: nothing */
-};
-
-/* What --compilation-config and -O say: what is recorded at start. */
-struct compilation {
-    bool no_graphs;                        /* cudagraph_mode NONE, or -O0 */
-    uint32_t sizes[COMPILATION_SIZES_MAX]; /* cudagraph_capture_sizes, in the order given */
-    uint32_t n_size;                       /* 0: not given */
-    uint32_t n_warm_up;                    /* cudagraph_num_of_warmups; 0: not given */
 };
 
 /* What the benchmarks are told. Lengths are tokens. */
@@ -166,7 +160,8 @@ struct settings {
     const char *master_addr;
     int64_t master_port;
     bool headless;
-    const char *executor;           /* of ranks, by a name of vLLM's */
+    const char *executor; /* of ranks, by a name of vLLM's */
+    struct sglang_settings sglang;
     const char *cluster_token;      /* NULL: none */
     const char *devices;            /* NULL: not given */
     struct device_list device_list; /* what it says */

@@ -69,7 +69,9 @@ static const char *foreign_command(const char *word)
 {
     static const struct {
         const char *word, *advice;
-    } known[] = {{"download", "`fathom pull org/name` brings a checkpoint"},
+    } known[] = {{"launch_server", "`fathom serve` takes SGLang's flags"},
+                 {"launch-server", "`fathom serve` takes SGLang's flags"},
+                 {"download", "`fathom pull org/name` brings a checkpoint"},
                  {"list", "`hf cache ls` lists what is there"},
                  {"ls", "`hf cache ls` lists what is there"},
                  {"chat", "`fathom run` is a chat in the terminal"},

@@ -1,6 +1,7 @@
 /* option_table.c - every option, in the order in which help prints them
  *
- * The last rows, vLLM's flags that name what fathom does not have, stand in option_foreign.inc. */
+ * The last rows stand in option_sglang.inc, SGLang's flags, and in option_foreign.inc, vLLM's flags
+ * that name what fathom does not have. */
 #include <stddef.h>
 
 #include "cli/options.h"
@@ -37,6 +38,7 @@ enum {
 #define LENGTH .kind = OPTION_COUNT, .hi = 1 << 24, .group = GROUP_DATASET
 #define ALONE .group = GROUP_PARALLEL, .commands = OFFLINE, .field = NO_FIELD
 #define SERVED_HOSTS "only fathom serve runs on several hosts: leave the flag out"
+#define SGLANG .group = GROUP_SGLANG, .commands = SERVE
 #define ANY_COUNT .kind = OPTION_COUNT, .lo = 0, .hi = 1e15
 
 #define ONE_RANK                                                                                   \
@@ -390,14 +392,17 @@ const struct option option_table[] = {
      .group = GROUP_CHAT, .commands = ENGINE, .field = FIELD(tokenizer_mode), USE},
     {"tool-call-parser", NULL, "NAME", "auto",
      "markup of tool calls; auto: the checkpoint's; none: it stays in the content",
-     .kind = OPTION_CHOICE, .choices = "auto|deepseek_v3|deepseek_v31|deepseek_v32|kimi_k2|none",
+     .kind = OPTION_CHOICE,
+     .choices = "auto|deepseek_v3|deepseek_v31|deepseek_v32|deepseekv3|deepseekv31|deepseekv32|"
+                "kimi_k2|none",
      .refused = "hermes|llama3_json|mistral|openai|pythonic|qwen3_xml|glm45",
      .reason = "it parses the markup of another family", .group = GROUP_CHAT, .commands = ENGINE,
      .field = FIELD(tool_call_parser), USE},
     {"reasoning-parser", NULL, "NAME", "auto",
      "separates reasoning from content; auto: as the checkpoint writes it; none: it stays in the "
      "content",
-     .kind = OPTION_CHOICE, .choices = "auto|deepseek_r1|deepseek_v3|kimi_k2|none",
+     .kind = OPTION_CHOICE,
+     .choices = "auto|deepseek_r1|deepseek_v3|deepseek-r1|deepseek-v3|kimi_k2|none",
      .refused = "qwen3|glm45|granite|mistral|openai_gptoss",
      .reason = "it parses the markup of another family", .group = GROUP_CHAT, .commands = ENGINE,
      .field = FIELD(reasoning_parser), USE},
@@ -966,6 +971,8 @@ const struct option option_table[] = {
      NOTE("false", "one rank does not wait for others")},
     {"kv-events-config", NULL, "JSON", NULL, "tell others what is cached", .kind = OPTION_JSON,
      PARALLEL, REFUSE(NULL, "this build does not publish events of the cache: leave it out")},
+
+#include "cli/option_sglang.inc"
 
 #include "cli/option_foreign.inc"
 };

@@ -229,7 +229,7 @@ fathom_err option_refuse(struct option_walk *w, const char *line)
 static fathom_err answer(struct option_walk *w, const struct option *o, const char *value)
 {
     const char *no = o->kind == OPTION_FLAG && strcmp(value, "false") == 0 ? "no-" : "";
-    const char *shown = o->kind == OPTION_FLAG || o->kind == OPTION_JSON ? "" : value;
+    const char *shown = o->kind == OPTION_FLAG || o->kind == OPTION_JSON || o->secret ? "" : value;
     const char *from = w->origin ? w->origin : "";
     bool refused = o->answer == ANSWER_REFUSE || list_has(o->refused, value);
     if ((o->answer == ANSWER_USE && !refused) || list_has(o->plain, value)) return FATHOM_OK;

@@ -357,6 +357,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     }
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_plain(&w), done);
+    if (!s->help) TRY_GOTO(option_take_sglang(&w), done);
     if (!s->help) TRY_GOTO(check_executor(&w), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
     if (!s->help) TRY_GOTO(option_follow_launcher(&w), done);

@@ -95,6 +95,7 @@ enum option_group {
     GROUP_LOAD,    /* how fast */
     GROUP_RESULT,  /* what is kept */
     GROUP_PARALLEL,
+    GROUP_SGLANG,  /* flags of SGLang that have other names here */
     GROUP_FOREIGN, /* flags of vLLM that have no effect or are refused */
     GROUP_COUNT,
 };

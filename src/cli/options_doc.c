@@ -22,6 +22,7 @@ static const struct {
     [GROUP_LOAD] = {"Load", "load"},
     [GROUP_RESULT] = {"Results", "results"},
     [GROUP_PARALLEL] = {"More than one device", "parallel"},
+    [GROUP_SGLANG] = {"Known from SGLang", "sglang"},
     [GROUP_FOREIGN] = {"Known from vLLM", "vllm"},
 };
 
@@ -350,14 +351,16 @@ fathom_err options_write_flags(struct buf *out)
 {
     (void)buf_add_str(
         out,
-        "# vLLM's flags and variables\n\n"
+        "# vLLM's flags and variables, SGLang's flags\n\n"
         "Made by `fathom help --flags` from `src/cli/option_table.c` and "
         "`src/cli/environment_table.c`; a test\ncompares. It is about `fathom serve`: a command "
         "line of `vllm serve` works with `vllm` replaced by\n`fathom`, or says in one line what "
         "happens instead. A flag **acts**; or is **accepted**: the server\nstarts and says why the "
         "flag has no effect; or is **refused**: the server does not start, and the\nline says why "
         "and what to use. Several refused flags are told all at once. A flag that is not here is\n"
-        "unknown, and the answer names the nearest one.\n");
+        "unknown, and the answer names the nearest one. `python3 -m sglang.launch_server` becomes "
+        "`fathom serve` too:\nflags that both have are vLLM's, others stand under *Known from "
+        "SGLang*.\n");
     for (int g = 0; g < GROUP_COUNT; g++) {
         if (!command_has_group(COMMAND_SERVE, (enum option_group)g)) continue;
         (void)buf_printf(out, "\n## %s\n\n| flag | answer | |\n|---|---|---|\n", groups[g].title);

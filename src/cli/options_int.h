@@ -62,6 +62,10 @@ void option_heed_origin(struct option_walk *w, const struct option *o);
  * Errors  EINVAL: it starts hosts as no host can be, or does not tell where host 0 is; ENOMEM. */
 fathom_err option_follow_launcher(struct option_walk *w);
 
+/* option_take_sglang - SGLang's flags that are no option alone, put into those that they mean
+ * Errors  EINVAL: an address that is none, two flags that say the same; ENOMEM. */
+fathom_err option_take_sglang(struct option_walk *w);
+
 /* option_clear - the list is empty again */
 void option_clear(struct settings *s, const struct option *o);
 
