@@ -9,7 +9,8 @@ lanes       ranks with requests of their own: where a request goes, and what it 
 refusals    what the flags about the queue refuse
 tenants     whose cached prompts a key finds
 requests    the four requests of the deployment guides, streamed and not, thinking and not
-evaluation  384 prompts, 16 at a time, greedy, for the bf16 and the fp8 cache: all texts expected
+evaluation  one in 13 of 384 prompts, 16 at a time, greedy, for the bf16 and the fp8 cache: all
+            texts expected; evaluation-whole: all of them
 load        64 streams at once for LOAD_SECONDS (default 10), clients leaving at random; afterwards
             every page is free, no descriptor is left open, and the server ends with status 0 (which
             a sanitizer turns into an error when it has found anything)
@@ -217,10 +218,13 @@ class Refusals(unittest.TestCase):
 class Evaluation(unittest.TestCase):
     """Every prompt has one right answer."""
 
+    EVERY = 13
+
     def check(self, kv):
         with open(os.path.join(ROOT, "tests/data/pilot/evaluation.json"), encoding="utf-8") as f:
             cases = json.load(f)
         self.assertEqual(len(cases), 384)
+        cases = cases[::self.EVERY]
         server = Server("--kv-cache-dtype", kv)
 
         def ask(case):
@@ -240,6 +244,10 @@ class Evaluation(unittest.TestCase):
 
     def test_fp8_cache(self):
         self.check("fp8")
+
+
+class EvaluationWhole(Evaluation):
+    EVERY = 1
 
 
 class Load(unittest.TestCase):
@@ -470,7 +478,8 @@ class Flood(unittest.TestCase):
 
 if __name__ == "__main__":
     CASES = {"requests": Requests, "refusals": Refusals, "tenants": Tenants,
-             "evaluation": Evaluation, "load": Load, "flood": Flood, "lanes": Lanes}
+             "evaluation": Evaluation, "evaluation-whole": EvaluationWhole, "load": Load,
+             "flood": Flood, "lanes": Lanes}
     if len(sys.argv) < 3 or sys.argv[1] not in CASES:
         sys.exit(__doc__)
     case = CASES[sys.argv.pop(1)]

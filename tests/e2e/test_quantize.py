@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""fathom quantize over the pilot: every scheme, breaks at any moment, refusals.
+"""fathom quantize over the pilot: schemes, breaks at any moment, refusals.
 
-    tests/e2e/test_quantize.py path/to/fathom [KILLS [SEED]]
+    tests/e2e/test_quantize.py [--all] path/to/fathom [KILLS [SEED]]
 
-KILLS processes are killed at random moments of conversions that --resume goes on with.
+With --all every scheme and method is tried, else some. KILLS processes are killed at random moments
+of conversions that --resume goes on with.
 """
 
 import fcntl
@@ -23,8 +24,9 @@ import unittest
 
 from served import HANG_S
 
+ALL = sys.argv[1] == "--all" and sys.argv.pop(1) == "--all"
 FATHOM = os.path.abspath(sys.argv.pop(1))
-KILLS = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 12
+KILLS = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 12 if ALL else 2
 SEED = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 1
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PILOT = os.path.join(ROOT, "models", "pilot")
@@ -33,24 +35,28 @@ TEXTS = os.path.join(ROOT, "models", "texts.jsonl")
 
 # scheme, further options, forms of the routed experts, the largest mean KL against the pilot
 SCHEMES = [
-    ("w4a16", ("--method", "rtn"), "pack-quantized, u4 g128 BF16", 0.002),
     ("w4a16", (), "pack-quantized, u4 g128 BF16", 0.001),
-    ("w4a16", ("--group", "32"), "pack-quantized, u4 g32 BF16", 0.001),
     ("w4a16_asym", ("--group", "64"), "pack-quantized, u4 g64 BF16 [+] zero", 0.001),
-    ("w4a16", ("--targets", "linear"), "pack-quantized, u4 g128 BF16", 0.05),
     ("w8a8", ("--targets", "linear"), "int8, i8 channel F32", 0.0005),
-    ("fp8", ("--targets", "experts", "shared"), "fp8, e4m3 128x128 F32", 0.0005),
     ("fp8_channel", ("--targets", "linear"), "fp8, e4m3 channel F32", 0.002),
+]
+MORE_SCHEMES = [
+    ("w4a16", ("--method", "rtn"), "pack-quantized, u4 g128 BF16", 0.002),
+    ("w4a16", ("--group", "32"), "pack-quantized, u4 g32 BF16", 0.001),
+    ("w4a16", ("--targets", "linear"), "pack-quantized, u4 g128 BF16", 0.05),
+    ("fp8", ("--targets", "experts", "shared"), "fp8, e4m3 128x128 F32", 0.0005),
 ]
 
 # the same with calibration over texts that are not those of the figures
 CALIBRATED = [
+    ("w8a8", ("--method", "gptq", "--targets", "experts", "shared", "dense"),
+     "int8, i8 channel F32", 0.0001),
     ("w4a16", ("--method", "scale"), "pack-quantized, u4 g128 BF16", 0.0004),
+]
+MORE_CALIBRATED = [
     ("w4a16", ("--method", "gptq"), "pack-quantized, u4 g128 BF16", 0.0002),
     ("w4a16_asym", ("--method", "gptq", "--group", "32"), "pack-quantized, u4 g32 BF16 [+] zero",
      0.0002),
-    ("w8a8", ("--method", "gptq", "--targets", "experts", "shared", "dense"),
-     "int8, i8 channel F32", 0.0001),
 ]
 
 
@@ -132,14 +138,13 @@ class Quantize(unittest.TestCase):
         return path
 
     def test_every_scheme_is_read_again_and_is_near(self):
-        self.check_schemes(SCHEMES)
+        self.check_schemes(SCHEMES + MORE_SCHEMES * ALL)
 
     def test_methods_that_calibrate_are_nearer(self):
-        texts = self.other_texts()
-        self.check_schemes([(scheme, (*options, "--calibration", texts, "--calibration-samples",
-                                      "0"), form, limit)
-                            for scheme, options, form, limit in CALIBRATED])
-        with open(self.path("out3/quantize_report.json"), encoding="utf-8") as f:
+        calibration = ("--calibration", self.other_texts(), "--calibration-samples", "0")
+        self.check_schemes([(scheme, (*options, *calibration), form, limit) for
+                            scheme, options, form, limit in CALIBRATED + MORE_CALIBRATED * ALL])
+        with open(self.path("out0/quantize_report.json"), encoding="utf-8") as f:
             report = json.load(f)
         self.assertRegex(report["order"]["calibration"], r"^1\d\d texts, \d+ tokens, sha256 ")
         # all but the draft layer's

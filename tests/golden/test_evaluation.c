@@ -1,11 +1,11 @@
-/* test_evaluation BACKEND KV [DRAFTS [RANKS, dpN, or ppNxRANKS [MODEL LEAST]]]
+/* test_evaluation [every=N] BACKEND KV [DRAFTS [RANKS, dpN, or ppNxRANKS [MODEL LEAST]]]
  *
- * The pilot's 384 prompts, greedy, through the engine's public functions with 16 in flight: every
- * answer must spell what an independent float32 implementation spells. On a GPU products are FP8,
- * with a float32 cache float32. Where they are FP8, one that does not has to be a tie: it leaves
- * the float32 answer at a token that is the second in float32, within TIE_NATS of the first. With
- * two drafts or more a request must get 2.5 tokens a step. With MODEL the prompts go to a
- * checkpoint that was made from the pilot, which has to get LEAST of them right. */
+ * The pilot's 384 prompts, or every Nth of them, greedy, through the engine's public functions with
+ * 16 in flight: every answer must spell what an independent float32 implementation spells. On a GPU
+ * products are FP8, with a float32 cache float32. Where they are FP8, one that does not has to be a
+ * tie: it leaves the float32 answer at a token that is the second in float32, within TIE_NATS of
+ * the first. With two drafts or more a request must get 2.5 tokens a step. With MODEL the prompts
+ * go to a checkpoint that was made from the pilot, which has to get LEAST of them right. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "golden/evaluation.h"
 
-enum { N_IN_FLIGHT = 16, MAX_TOKENS = 256, SKIPPED = 77, WRONG_MAX = 4 };
+enum { N_PROMPT = 384, N_IN_FLIGHT = 16, MAX_TOKENS = 256, SKIPPED = 77, WRONG_MAX = 4 };
 
 static struct {
     enum fathom_backend backend;
@@ -29,6 +29,7 @@ static struct {
     bool is_dp;       /* each rank has requests of its own */
     uint32_t n_stage; /* of n_rank each */
     const char *model_dir;
+    size_t every; /* of the prompts one in so many is asked */
     size_t least; /* answers that must be right; 0: all, but for ties */
     struct evaluation ev;
     struct answer answers[N_IN_FLIGHT];
@@ -141,12 +142,13 @@ static void every_answer_is_the_references(void **state)
     fathom_act act = is_fp8 ? FATHOM_ACT_FP8 : is_gpu ? FATHOM_ACT_F32 : FATHOM_ACT_AUTO;
     fathom_engine *e = open_pilot(test.backend, act, test.kv);
     uint64_t start_us = clock_now_us();
+    const size_t n_case = (test.ev.n + test.every - 1) / test.every;
     size_t n_sent = 0, n_done = 0, n_right = 0;
-    while (n_sent < N_IN_FLIGHT && n_sent < test.ev.n) {
-        submit_case(e, n_sent, n_sent);
+    while (n_sent < N_IN_FLIGHT && n_sent < n_case) {
+        submit_case(e, n_sent, n_sent * test.every);
         n_sent++;
     }
-    while (n_done < test.ev.n) {
+    while (n_done < n_case) {
         answers_take(e, -1);
         for (size_t i = 0; i < N_IN_FLIGHT; i++) {
             struct answer *a = &test.answers[i];
@@ -154,24 +156,24 @@ static void every_answer_is_the_references(void **state)
             a->done = false;
             n_done++;
             take_answer(a, test.cases[i], &n_right);
-            if (n_sent < test.ev.n) submit_case(e, i, n_sent++);
+            if (n_sent < n_case) submit_case(e, i, n_sent++ * test.every);
         }
     }
     fathom_stats s;
     fathom_get_stats(e, &s);
     print_message("%zu of %zu right, %llu prompt and %llu output tokens in %.1f s\n", n_right,
-                  test.ev.n, (unsigned long long)s.n_prompt_token,
+                  n_case, (unsigned long long)s.n_prompt_token,
                   (unsigned long long)s.n_output_token, (double)(clock_now_us() - start_us) * 1e-6);
     if (test.n_draft) check_drafts(&s);
     assert_int_equal(s.n_page_free, s.n_page);
     fathom_close(e);
-    assert_int_equal(test.ev.n, 384);
+    assert_int_equal(test.ev.n, N_PROMPT);
     if (test.least) {
         assert_true(n_right >= test.least);
         evaluation_close(&test.ev);
         return;
     }
-    assert_int_equal(n_right + test.n_wrong, test.ev.n);
+    assert_int_equal(n_right + test.n_wrong, n_case);
     if (is_fp8) {
         every_wrong_answer_is_a_tie();
     } else {
@@ -182,9 +184,15 @@ static void every_answer_is_the_references(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc < 3 || argc > 7 || argc == 6) {
-        print_error("usage: test_evaluation ref|cpu|cuda bf16|fp8|f32 [drafts [ranks, dpN or "
-                    "ppNxRANKS [model least]]]\n");
+    test.every = 1;
+    if (argc >= 2 && strncmp(argv[1], "every=", 6) == 0) {
+        test.every = strtoul(argv[1] + 6, NULL, 10);
+        argc--;
+        argv++;
+    }
+    if (test.every == 0 || argc < 3 || argc > 7 || argc == 6) {
+        print_error("usage: test_evaluation [every=N] ref|cpu|cuda bf16|fp8|f32 [drafts [ranks, "
+                    "dpN or ppNxRANKS [model least]]]\n");
         return 2;
     }
     if (strcmp(argv[1], "cuda") == 0 && backend_cuda_count() == 0) {
