@@ -57,6 +57,10 @@ bool op_is_cuda(void);
  * itself: fewer cases will do */
 bool op_wants_few(void);
 
+/* op_is_elsewhere - inputs of this kind meet the same kernels on cuda_sim, whose run tests them: a
+ * GPU of sm_90 has its own for ACT_FP8 and ACT_INT8 alone */
+bool op_is_elsewhere(enum act_type act);
+
 /* rig_open - backend, and one buffer of every kind; fails the test on an error. rig_close also
  * checks the guard bands and that the backend has no fault, and releases the weights. */
 void rig_open(struct rig *r, const char *backend, const struct backend_config *c);
@@ -117,11 +121,12 @@ void op_same_bits(const char *what, const void *a, const void *b, size_t bytes);
  *   run  computes n_row rows from x, f32 [n_row][in_width], and gives back f32
  *        [n_row][out_width] (mem_free)
  *   x    f32 [n_full][in_width]
- * Runs all rows twice, then counts around the sizes where kernels change from different first rows,
- * and demands the same bits for the same row each time. */
+ *   full f32 [n_full][out_width], what run has given for all rows
+ * Runs all rows again where few are not wanted, then counts around the sizes where kernels change
+ * from different first rows, and demands the same bits for the same row each time. */
 typedef float *op_run(struct rig *r, void *arg, const float *x, uint32_t n_row);
 void op_check_rows(const char *what, struct rig *r, op_run *run, void *arg, const float *x,
-                   uint32_t n_full, uint32_t in_width, uint32_t out_width);
+                   const float *full, uint32_t n_full, uint32_t in_width, uint32_t out_width);
 
 /* ---- cases ---- */
 

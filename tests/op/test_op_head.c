@@ -40,7 +40,7 @@ static void check(enum act_type act, enum dtype t, bool wide, uint32_t n_vocab, 
     float *want = run(&ref, wr, x, N);
     float *got = run(&dev, wd, x, N);
     op_close(dtype_name(t), got, want, (size_t)N * c.n_vocab, op_tolerance(act));
-    op_check_rows(dtype_name(t), &dev, run, wd, x, N, c.hidden, c.n_vocab);
+    op_check_rows(dtype_name(t), &dev, run, wd, x, got, N, c.hidden, c.n_vocab);
 
     /* a few rows, not neighbours: the same bits as among all */
     const int32_t some[] = {0, 5, 63, 64, 128};

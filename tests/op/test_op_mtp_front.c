@@ -128,7 +128,7 @@ static void check(enum act_type act, enum dtype t, bool wide)
     op_close("mtp_front", got, want, (size_t)N * c.hidden, op_tolerance(act));
     check_chosen_rows(&ref, &fr, want);
     check_chosen_rows(&dev, &fd, got);
-    op_check_rows("mtp_front", &dev, run, &fd, fd.hidden, N, c.hidden, c.hidden);
+    op_check_rows("mtp_front", &dev, run, &fd, fd.hidden, got, N, c.hidden, c.hidden);
     check_formula(g, &fr, act, 7, want + (size_t)7 * c.hidden, c.hidden);
     mem_free(want);
     mem_free(got);

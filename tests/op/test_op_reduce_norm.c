@@ -59,7 +59,7 @@ static void check(enum act_type act, enum dtype weight_type, bool wide, bool wit
     float *want = run(&ref, &k, x, N);
     float *got = run(&dev, &kd, x, N);
     op_close("reduce_norm", got, want, (size_t)2 * N * c.hidden, op_tolerance(act));
-    op_check_rows("reduce_norm", &dev, run, &kd, x, N, c.hidden, 2 * c.hidden);
+    op_check_rows("reduce_norm", &dev, run, &kd, x, got, N, c.hidden, 2 * c.hidden);
 
     for (uint32_t t = 0; t < N; t++) {
         double square = 0;
