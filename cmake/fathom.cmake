@@ -27,7 +27,8 @@ endfunction()
 
 # fathom_test(name SOURCES file.c ... DEPENDS base ... [LABELS unit] [ARGS ...])
 # A cmocka program tests/<name>, run by CTest as <name>. Sources are relative to tests/. Labels
-# golden and e2e mark tests of the whole model: `make test` runs them in the release build.
+# golden, e2e and load mark tests of the whole model: `make test` runs them in the release build, of
+# which it builds what they need (the target model_tests). `make test-long` runs those labelled long.
 function(fathom_test name)
     cmake_parse_arguments(T "" "" "SOURCES;DEPENDS;LINK;LABELS;ARGS" ${ARGN})
     list(TRANSFORM T_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/tests/)
@@ -47,6 +48,25 @@ function(fathom_test name)
         set(T_LABELS unit)
     endif()
     set_tests_properties(${name} PROPERTIES LABELS "${T_LABELS}" TIMEOUT ${FATHOM_HANG_S})
+    fathom_model_test(${name} "${T_LABELS}")
+endfunction()
+
+# fathom_case(name program label arguments...) - a test's program, run with other arguments
+function(fathom_case name program label)
+    if(NOT FATHOM_TESTS)
+        return()
+    endif()
+    add_test(NAME ${name} COMMAND ${program} ${ARGN} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_tests_properties(${name} PROPERTIES LABELS "${label}" TIMEOUT ${FATHOM_HANG_S}
+        SKIP_RETURN_CODE 77)
+    fathom_model_test(${program} "${label}")
+endfunction()
+
+# fathom_model_test(target labels) - a target that tests of the whole model run is in model_tests
+function(fathom_model_test target labels)
+    if(labels MATCHES "golden|e2e|load")
+        set_property(GLOBAL APPEND PROPERTY FATHOM_MODEL_TESTS ${target})
+    endif()
 endfunction()
 
 # fathom_script(name target script label arguments...)
@@ -62,6 +82,7 @@ function(fathom_script name target script label)
         WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_tests_properties(${name}
         PROPERTIES LABELS ${label} TIMEOUT ${FATHOM_HANG_S} SKIP_RETURN_CODE 77)
+    fathom_model_test(${target} ${label})
 endfunction()
 
 # fathom_fuzz(name SOURCES fuzz_x.c DEPENDS ...)

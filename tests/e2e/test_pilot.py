@@ -11,10 +11,10 @@ tenants     whose cached prompts a key finds
 requests    the four requests of the deployment guides, streamed and not, thinking and not
 evaluation  one in 13 of 384 prompts, 16 at a time, greedy, for the bf16 and the fp8 cache: all
             texts expected; evaluation-whole: all of them
-load        64 streams at once for LOAD_SECONDS (default 10), clients leaving at random; afterwards
+load        64 streams at once for LOAD_SECONDS (default 4), clients leaving at random; afterwards
             every page is free, no descriptor is left open, and the server ends with status 0 (which
             a sanitizer turns into an error when it has found anything)
-flood       FLOOD_STREAMS (default 1000) streams at once for FLOOD_ROUNDS (default 5) rounds: with
+flood       FLOOD_STREAMS (default 1000) streams at once for FLOOD_ROUNDS (default 3) rounds: with
             room for all each is served whole; with a bounded queue, and with a promise about the
             first token, each is served whole or refused with 429. Memory and descriptors stay flat
 """
@@ -291,7 +291,7 @@ class Load(unittest.TestCase):
         server = Server("--max-model-len", "1024", "--max-num-seqs", "32")
         server.wait_idle()
         n_descriptor = server.n_descriptor()
-        seconds = float(os.environ.get("LOAD_SECONDS", "10"))
+        seconds = float(os.environ.get("LOAD_SECONDS", "4"))
         counts = {"left": 0, "finished": 0}
         faults = []
         end = time.monotonic() + seconds
@@ -388,7 +388,7 @@ class Flood(unittest.TestCase):
     oldest first; so what grows later is not the cache."""
 
     STREAMS = int(os.environ.get("FLOOD_STREAMS", "1000"))
-    ROUNDS = int(os.environ.get("FLOOD_ROUNDS", "5"))
+    ROUNDS = int(os.environ.get("FLOOD_ROUNDS", "3"))
     GROWTH_KIB = 2048
     # one arena that gives back what is free: what is resident is then what is held
     PLAIN_MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "65536",

@@ -4,8 +4,9 @@
  * Tokens and log-probabilities are the same bits as of the request run alone: by one thread, in one
  * chunk, with nothing cached and no drafts.
  *
- * What may be done to a run is a table of features. Every pair of them gets a run, and so do random
- * sets of them until there have been enough cases; a case is one request of a run. The requests
+ * What may be done to a run is a table of features. Every pair of them gets a run (where cases are
+ * fewer than 660, one pair in so many, of each feature with some others), and so do random sets of
+ * them until there have been enough cases; a case is one request of a run. The requests
  * are random: prompts that begin alike, greedy and sampled, penalties, bias, stops, constraints,
  * alternatives, log-probabilities of the prompt. A feature tells from the engine's counts that it
  * took place, so that no run is vain. The model is small_model.h's. */
@@ -463,7 +464,7 @@ static void run_set(uint32_t set, uint32_t n)
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-enum { N_PAIR = N_FEATURE * (N_FEATURE + 1) / 2 };
+enum { N_PAIR = N_FEATURE * (N_FEATURE + 1) / 2, MIN_CASE_PAIR = 12 };
 
 /* A pair's run is done again, with other requests and more of them, until both features have taken
  * place: a busy machine parts requests in time that else would meet. */
@@ -471,9 +472,12 @@ static void every_pair_of_features_gives_the_plain_bits(void **state)
 {
     (void)state;
     uint32_t n = (uint32_t)(n_case_wanted * 3 / 4 / N_PAIR);
-    n = n < 12 ? 12 : n > MAX_CASE_RUN ? MAX_CASE_RUN : n;
+    n = n < MIN_CASE_PAIR ? MIN_CASE_PAIR : n > MAX_CASE_RUN ? MAX_CASE_RUN : n;
+    uint64_t one_in = n_case_wanted > 0 ? MIN_CASE_PAIR * N_PAIR / n_case_wanted : 0;
+    one_in = one_in < 1 ? 1 : one_in > N_FEATURE / 2 ? N_FEATURE / 2 : one_in;
     for (uint32_t i = 0; i < N_FEATURE; i++) {
         for (uint32_t k = i; k < N_FEATURE; k++) {
+            if ((i + k) % one_in != 0) continue;
             uint64_t seen_i = n_seen[i], seen_k = n_seen[k];
             for (int try = 0; n_seen[i] == seen_i || n_seen[k] == seen_k; try++) {
                 if (try == 50) {
