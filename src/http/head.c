@@ -386,7 +386,8 @@ bool head_query_find(const char *query, const char *name, char *out, size_t byte
     const char *s = query;
     while (strncmp(s, name, n_name) != 0 || s[n_name] != '=') {
         s = strchr(s, '&');
-        if (!s++) return false;
+        if (!s) return false;
+        s++;
     }
     for (s += n_name + 1; *s && *s != '&' && n + 1 < bytes; n++) {
         int byte = escape_of(s);
