@@ -8,7 +8,10 @@
 #define DOWNLOAD "`fathom pull` has no such setting; HF_HOME, HF_TOKEN and HF_ENDPOINT act"
 #define ASCEND "it configures Ascend's libraries"
 #define AMD "it configures AMD's libraries"
-#define LINKS "this build runs on one host"
+#define HOSTS "hosts of one model are named by --nnodes, --node-rank and --master-addr"
+#define DEVICES "hosts and servers meet over TCP, by the device that the system's routes name"
+#define SUMS "GPUs are summed by fathom's own kernels, not by NCCL"
+#define PAGES "how pages go is said by --kv-transfer-config and --kv-transport"
 
 const struct environment_row environment_table[] = {
     {"VLLM_API_KEY", true, "--api-key"},
@@ -55,15 +58,14 @@ const struct environment_row environment_table[] = {
     {"VLLM_MOONCAKE_BOOTSTRAP_PORT", true, "--kv-port"},
     {"VLLM_NIXL_SIDE_CHANNEL_HOST", true, "--kv-ip"},
     {"VLLM_NIXL_SIDE_CHANNEL_PORT", true, "--kv-port"},
-    {"VLLM_NIXL_*", false, "pages go over TCP"},
-    {"VLLM_MOONCAKE_*", false, "pages go over TCP, at kv_port of --kv-transfer-config"},
-    {"VLLM_HOST_IP", false, LINKS},
-    {"RAYHEAD_ADDRESS", false, LINKS},
-    {"GLOO_SOCKET_IFNAME", false, LINKS},
-    {"TP_SOCKET_IFNAME", false, LINKS},
-    {"NCCL_SOCKET_IFNAME", false, LINKS},
-    {"NCCL_IB_*", false, LINKS},
-    {"NCCL_DEBUG", false, LINKS},
+    {"VLLM_NIXL_*", false, PAGES},
+    {"VLLM_MOONCAKE_*", false, PAGES},
+    {"UCX_*", true, "devices and ways of --kv-transport ucx: the library reads them"},
+    {"VLLM_HOST_IP", false, HOSTS},
+    {"RAYHEAD_ADDRESS", false, HOSTS},
+    {"GLOO_SOCKET_IFNAME", false, DEVICES},
+    {"TP_SOCKET_IFNAME", false, DEVICES},
+    {"NCCL_*", false, SUMS},
     {"OMP_*", false, "use --threads"},
     {"PYTORCH_CUDA_ALLOC_CONF", false, "it configures PyTorch, which fathom does not have"},
     {"VLLM_*", false, "it configures vLLM's Python"},
