@@ -23,16 +23,29 @@ const char *choice_policy_name(enum choice_policy p)
     return names[p];
 }
 
+static double token_us_of(const struct choice_server *s)
+{
+    return s->token_us > 0 ? s->token_us : DEFAULT_TOKEN_US;
+}
+
+double choice_queue_us(const struct choice_server *s)
+{
+    return (double)s->n_owed * token_us_of(s);
+}
+
+double choice_prompt_us(const struct choice_request *r, const struct choice_server *s)
+{
+    uint64_t n_new = r->n_token > s->n_cached ? r->n_token - s->n_cached : 0;
+    return choice_queue_us(s) + (double)n_new * token_us_of(s);
+}
+
 double choice_cost_us(const struct choice_request *r, const struct choice_server *s)
 {
-    double token_us = s->token_us > 0 ? s->token_us : DEFAULT_TOKEN_US;
     double step_us = s->step_us > 0 ? s->step_us : DEFAULT_STEP_US;
-    uint64_t n_new = r->n_token > s->n_cached ? r->n_token - s->n_cached : 0;
     double n_room = s->n_room ? s->n_room : 64;
     double fill = s->n_open / n_room;
     double waits = fill > 1 ? fill - 1 : 0; /* rounds of requests before this one has a place */
-    return ((double)s->n_owed + (double)n_new) * token_us + fill * JOIN_STEPS * step_us +
-           waits * 64 * step_us;
+    return choice_prompt_us(r, s) + fill * JOIN_STEPS * step_us + waits * 64 * step_us;
 }
 
 /* Highest random weight: each server draws from the affinity, and the highest draw wins. */

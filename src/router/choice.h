@@ -51,6 +51,11 @@ struct choice_request {
  * Cost    O(n). */
 size_t choice_make(const struct choice_request *r, const struct choice_server *servers, size_t n);
 
+/* choice_queue_us - how long the prompts take that wait there
+ * choice_prompt_us - the same, and what it does not hold of this one */
+double choice_queue_us(const struct choice_server *s);
+double choice_prompt_us(const struct choice_request *r, const struct choice_server *s);
+
 /* choice_cost_us - when this server would have the first token, about */
 double choice_cost_us(const struct choice_request *r, const struct choice_server *s);
 

@@ -327,16 +327,38 @@ static void settle(struct server *s, struct pool_lease *l)
     l->n_token = 0;
 }
 
+/* The shortest queue of those that prefill, and the slowest of their paces; n >= 1. */
+static double least_queue_us(const struct choice_server *servers, size_t n, double *token_us)
+{
+    double least = choice_queue_us(&servers[0]);
+    *token_us = 0;
+    for (size_t i = 0; i < n; i++) {
+        double us = choice_queue_us(&servers[i]);
+        if (us < least) least = us;
+        if (servers[i].token_us > *token_us) *token_us = servers[i].token_us;
+    }
+    return least;
+}
+
+/* A server that has told no pace yet counts as one that prefills. */
 bool pool_wants_prefill(struct pool *p, const struct pool_request *r, uint64_t now_us)
 {
     struct choice_server servers[POOL_SERVERS_MAX];
+    const struct choice_request choice = {.n_token = r->n_token};
     struct pool_request q = *r;
+    double token_us = 0;
     lock(p);
     q.prefills = true;
-    bool wants = r->n_token > POOL_NEAR_TOKENS && list_servers(p, &q, now_us, servers) > 0;
+    size_t n = r->n_token > POOL_NEAR_TOKENS ? list_servers(p, &q, now_us, servers) : 0;
+    bool wants = n > 0;
+    double queue_us = wants ? least_queue_us(servers, n, &token_us) : 0;
     q.prefills = false;
-    size_t n = wants ? list_servers(p, &q, now_us, servers) : 0;
-    for (size_t i = 0; i < n; i++) wants &= servers[i].n_cached + POOL_NEAR_TOKENS < r->n_token;
+    n = wants ? list_servers(p, &q, now_us, servers) : 0;
+    for (size_t i = 0; i < n; i++) {
+        if (servers[i].token_us <= 0) servers[i].token_us = token_us;
+        wants &= servers[i].n_cached + POOL_NEAR_TOKENS < r->n_token;
+        wants &= queue_us <= choice_prompt_us(&choice, &servers[i]);
+    }
     unlock(p);
     return wants;
 }

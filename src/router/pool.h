@@ -101,7 +101,8 @@ bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,
                struct pool_lease *out);
 
 /* pool_wants_prefill - whether a server that prefills is up and gives pages, and none of the others
- * has all but POOL_NEAR_TOKENS of the prompt */
+ * has all but POOL_NEAR_TOKENS of the prompt, or would have computed it before what waits at every
+ * one that prefills */
 enum { POOL_NEAR_TOKENS = 256 };
 bool pool_wants_prefill(struct pool *p, const struct pool_request *r, uint64_t now_us);
 

@@ -98,6 +98,13 @@ static uint32_t drop_oldest(struct prefix_table *t)
     return i;
 }
 
+/* A bucket of each key is on its way: they lie anywhere in memory, and none of the first is waited
+ * for. */
+static void fetch_buckets(const struct prefix_table *t, const uint64_t *keys, size_t n)
+{
+    for (size_t k = 0; k < n; k++) __builtin_prefetch(&t->buckets[bucket_of(t, keys[k])]);
+}
+
 void prefix_table_find(struct prefix_table *t, const uint64_t *keys, size_t n, uint32_t *depth)
 {
     uint64_t live = ~0ull;
@@ -125,6 +132,7 @@ static uint32_t add(struct prefix_table *t, uint64_t key)
 void prefix_table_note(struct prefix_table *t, const uint64_t *keys, size_t n, uint32_t server)
 {
     ASSERT(server < PREFIX_SERVERS_MAX);
+    fetch_buckets(t, keys, n);
     for (size_t k = n; k-- > 0;) {
         uint32_t i = find(t, keys[k]);
         if (i == NONE) {

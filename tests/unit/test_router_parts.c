@@ -321,6 +321,52 @@ static void a_server_in_the_place_of_another_has_failed_nothing(void **state)
     pool_destroy(p);
 }
 
+static void prompts_go_to_who_prefills_unless_that_is_later(void **state)
+{
+    (void)state;
+    struct pool *p;
+    uint64_t keys[] = {11, 12, 13, 14};
+    const struct pool_request q = {.keys = keys, .n_key = 4, .n_token = 1000};
+    const struct pool_request brief = {.n_token = POOL_NEAR_TOKENS};
+    struct pool_load prefills = {.is_up = true, .token_us = 10, .pages_host = "a", .pages_port = 1};
+    struct pool_load decodes = {.is_up = true, .token_us = 20};
+    struct pool_lease l;
+    assert_int_equal(pool_create(&p, CHOICE_CACHE_AWARE, 64), FATHOM_OK);
+    assert_int_equal(pool_add(p, "d:1", NULL), FATHOM_OK);
+    assert_int_equal(pool_add_prefill(p, "p:1", NULL), FATHOM_OK);
+    pool_note_load(p, 0, 1, &decodes);
+    assert_false(pool_wants_prefill(p, &q, 0)); /* it has not told where its pages are */
+    pool_note_load(p, 1, 2, &prefills);
+    assert_true(pool_wants_prefill(p, &q, 0));
+    assert_false(pool_wants_prefill(p, &brief, 0));
+    /* 1000 tokens take the one that answers 20 ms, and so do 2000 that wait at the other one */
+    prefills.n_owed = 2000;
+    pool_note_load(p, 1, 2, &prefills);
+    assert_true(pool_wants_prefill(p, &q, 0));
+    prefills.n_owed = 2001;
+    pool_note_load(p, 1, 2, &prefills);
+    assert_false(pool_wants_prefill(p, &q, 0));
+    /* what waits at it counts too, and a pace that it has not told is the other one's */
+    decodes.n_owed = 500;
+    pool_note_load(p, 0, 1, &decodes);
+    assert_true(pool_wants_prefill(p, &q, 0));
+    decodes = (struct pool_load){.is_up = true, .n_owed = 1001};
+    pool_note_load(p, 0, 1, &decodes);
+    assert_true(pool_wants_prefill(p, &q, 0));
+    decodes.n_owed = 1000;
+    pool_note_load(p, 0, 1, &decodes);
+    assert_false(pool_wants_prefill(p, &q, 0));
+    /* a prompt that it has needs nobody */
+    prefills.n_owed = 0;
+    pool_note_load(p, 1, 2, &prefills);
+    assert_true(pool_wants_prefill(p, &q, 0));
+    assert_true(pool_take(p, &q, 0, &l));
+    pool_give(p, &l, POOL_SERVED, 0);
+    assert_false(pool_wants_prefill(p, &q, 0));
+    pool_check(p);
+    pool_destroy(p);
+}
+
 static void figures_of_a_look_are_read(void **state)
 {
     (void)state;
@@ -431,6 +477,7 @@ int main(void)
         cmocka_unit_test(a_server_that_fails_rests_and_is_tried_again),
         cmocka_unit_test(a_server_leaves_with_its_last_request),
         cmocka_unit_test(a_server_in_the_place_of_another_has_failed_nothing),
+        cmocka_unit_test(prompts_go_to_who_prefills_unless_that_is_later),
         cmocka_unit_test(figures_of_a_look_are_read),
         cmocka_unit_test(a_stream_is_whole_wherever_it_breaks),
         cmocka_unit_test(a_failing_server_is_noticed_in_its_stream),
