@@ -118,6 +118,7 @@ fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_serve(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_sweep(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_transfer(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_bench_router(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_report(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_health(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_pull(const struct invocation *v, fathom_diag *d);

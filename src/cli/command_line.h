@@ -106,9 +106,9 @@ struct bench_settings {
 
     const char *concurrencies; /* lists of bench sweep: "1,2,4-8" */
     const char *request_rates;
-    const char *input_lens;
-    const char *output_lens;
+    const char *input_lens, *output_lens;
     double pause;
+    int64_t prompt_tokens, rounds; /* of bench router: 0 for 1,000 to 64,000; of a row */
 
     const char *output; /* the HTML file of bench report */
     const char *title;

@@ -36,6 +36,8 @@ static const struct command_info commands[COMMAND_COUNT] = {
                              0},
     [COMMAND_BENCH_TRANSFER] = {"bench transfer", "[options]",
                                 "time page records that go from server to server", false, 0, 0},
+    [COMMAND_BENCH_ROUTER] = {"bench router", "[options]",
+                              "time what a router adds to requests and tokens", false, 0, 0},
     [COMMAND_BENCH_REPORT] = {"bench report", "FILE... [options]",
                               "one page of charts and tables from results", false, 1,
                               STRING_LIST_MAX},

@@ -30,6 +30,7 @@ static command_function *const functions[COMMAND_COUNT] = {
     [COMMAND_BENCH_SERVE] = cmd_bench_serve,
     [COMMAND_BENCH_SWEEP] = cmd_bench_sweep,
     [COMMAND_BENCH_TRANSFER] = cmd_bench_transfer,
+    [COMMAND_BENCH_ROUTER] = cmd_bench_router,
     [COMMAND_BENCH_REPORT] = cmd_bench_report,
     [COMMAND_ROUTER] = cmd_router,
     [COMMAND_PULL] = cmd_pull,

@@ -21,7 +21,7 @@ enum {
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
     ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HEALTH) |
-          ON(BENCH_TRANSFER) | ON(HELP) | ON(VERSION),
+          ON(BENCH_TRANSFER) | ON(BENCH_ROUTER) | ON(HELP) | ON(VERSION),
 };
 
 /* A row that works, that is accepted without effect, that is refused. */
@@ -481,6 +481,12 @@ const struct option option_table[] = {
     {"listen", NULL, "HOST:PORT", NULL, "give records to others until it is ended; read nothing",
      .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(BENCH_TRANSFER),
      .field = FIELD(transfer_bench.listen), USE},
+    {"prompt-tokens", NULL, "N", "0", "of a request, 4 bytes each; 0: 1000, 4000, 16000 and 64000",
+     .kind = OPTION_COUNT, .hi = 1 << 20, .group = GROUP_COMMAND, .commands = ON(BENCH_ROUTER),
+     .field = FIELD(bench.prompt_tokens), USE},
+    {"rounds", NULL, "N", "300", "requests by each way, for each row", .kind = OPTION_COUNT,
+     .lo = 1, .hi = 1 << 20, .group = GROUP_COMMAND, .commands = ON(BENCH_ROUTER),
+     .field = FIELD(bench.rounds), USE},
     {"num-iters-warmup", NULL, "N", "3", "runs that are not counted", .kind = OPTION_COUNT,
      .hi = 1000, .group = GROUP_COMMAND, .commands = ON(BENCH_LATENCY) | ON(BENCH_KERNELS),
      .field = FIELD(num_iters_warmup), USE},

@@ -356,6 +356,21 @@ class Transfer(unittest.TestCase):
             giver.communicate()
 
 
+class RouterBench(unittest.TestCase):
+    def test_a_router_adds_its_time_to_requests_and_tokens(self):
+        out, _ = bench("router", "--rounds", "5")
+        rows = [line.split() for line in out.splitlines()[4:]]
+        self.assertEqual([row[0] for row in rows], ["1000", "4000", "16000", "64000"])
+        for row in rows:
+            self.assertEqual(len(row), 10)
+            self.assertGreater(int(row[1]), 4 * int(row[0]))
+            for number in (row[2], row[3], row[6], row[7]):  # medians of times, not of differences
+                self.assertGreater(float(number), 0, row)
+        out, _ = bench("router", "--rounds", "1", "--prompt-tokens", "20")
+        self.assertEqual(len(out.splitlines()), 5)
+        bench("router", "--rounds", "0", status=2)
+
+
 class Latency(unittest.TestCase):
     def test_the_file_has_vllms_keys_beside_ours(self):
         with tempfile.TemporaryDirectory() as folder:
