@@ -7,6 +7,7 @@ Neither Docker nor Slurm is needed: the image is a chroot, srun is a stand-in.
 """
 
 import glob
+import http.client
 import json
 import os
 import re
@@ -28,6 +29,10 @@ SRUN = """#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
 exec "$@"
 """
+SCONTROL = """#!/bin/bash
+# show hostnames LIST, the list without brackets.
+tr , "\\n" <<<"$3"
+"""
 
 
 def out(*command, **more):
@@ -41,6 +46,14 @@ def free_port():
     server.process.terminate()
     server.process.wait(HANG_S)
     return str(port)
+
+
+def get(port, path):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
+    connection.request("GET", path)
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
 
 
 class Deploy(unittest.TestCase):
@@ -105,9 +118,10 @@ class Deploy(unittest.TestCase):
         out("shellcheck", ROOT + "/tools/deb", ROOT + "/tools/image_root", ROOT + "/tools/deps")
 
     def batch(self, script, *arguments, **env):
-        with open(os.path.join(self.folder, "srun"), "w", encoding="ascii") as f:
-            f.write(SRUN)
-        os.chmod(f.name, 0o755)
+        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+            with open(os.path.join(self.folder, name), "w", encoding="ascii") as f:
+                f.write(text)
+            os.chmod(f.name, 0o755)
         env = {**os.environ, "PATH": self.folder + ":" + os.environ["PATH"], "FATHOM": FATHOM,
                "SLURM_JOB_ID": "7", "POLL_S": "0.1", **env}
         return subprocess.Popen(["bash", ROOT + "/deploy/slurm/" + script, *arguments], text=True,
@@ -136,6 +150,50 @@ class Deploy(unittest.TestCase):
         _, err = job.communicate(timeout=HANG_S)
         self.assertEqual((job.returncode, err.count("\n")), (2, 1))
         self.assertIn("fathom router", err)
+
+    def test_a_slurm_job_prefills_on_one_host_and_decodes_on_the_others(self):
+        port = int(free_port())
+        small = ("--max-num-seqs", "4", "--max-model-len", "1024", "--threads", "1")
+        job = self.batch("pd.sbatch", "pilot", *small, PORT=str(port),
+                         SLURM_JOB_NODELIST="127.0.0.1,127.0.0.2,127.0.0.3")
+        address = os.path.join(self.folder, "fathom-7.address")
+        wait_until(lambda: job.poll() is not None or os.path.exists(address))
+        self.assertTrue(os.path.exists(address), job.poll() and job.stderr.read())
+        with open(address, encoding="ascii") as f:
+            self.assertEqual(f.read(), f"http://127.0.0.1:{port}/v1\n")
+        secret = os.path.join(self.folder, "fathom-7.secret")
+        self.assertEqual(os.stat(secret).st_mode & 0o777, 0o600)
+
+        def instances():
+            return {s["url"]: s for s in json.loads(get(port, "/instances"))}
+
+        wait_until(lambda: all(s["state"] == "up" for s in instances().values()))
+        self.assertEqual([s["role"] for _, s in sorted(instances().items())],
+                         ["prefill", "any", "any"])
+        body = {"prompt": "the tide and the harbour " * 60, "max_tokens": 4, "temperature": 0}
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        answer = connection.getresponse()
+        self.assertEqual(answer.status, 200, answer.read())
+        connection.close()
+        handed = [re.search(r"^fathom_kv_pages_pulled_total\S* (\d+)", get(port + 2 + i, "/metrics"),
+                            re.M).group(1) for i in range(2)]
+        self.assertGreater(sum(map(int, handed)), 0)
+        job.send_signal(signal.SIGTERM)
+        _, err = job.communicate(timeout=HANG_S)
+        self.assertEqual(job.returncode, 0, err)
+        self.assertFalse(os.path.exists(address) or os.path.exists(secret))
+
+    def test_a_slurm_job_that_nobody_could_answer_for_is_refused(self):
+        for n, nodes in (("1", "a"), ("2", "a,b"), ("0", "a,b")):
+            job = self.batch("pd.sbatch", "pilot", SLURM_JOB_NODELIST=nodes, PREFILLS=n)
+            _, err = job.communicate(timeout=HANG_S)
+            self.assertEqual((job.returncode, err.count("\n")), (2, 1))
+            self.assertIn("PREFILLS", err)
+        job = self.batch("pd.sbatch", "pilot", "--max-num-seqs", "nonsense", PORT=free_port(),
+                         SLURM_JOB_NODELIST="127.0.0.1,127.0.0.2")  # its servers do not start
+        job.communicate(timeout=HANG_S)
+        self.assertEqual(job.returncode, 1)
 
     def test_the_dockerfile_copies_what_there_is(self):
         with open(ROOT + "/deploy/docker/Dockerfile", encoding="utf-8") as f:
