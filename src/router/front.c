@@ -89,27 +89,48 @@ static int get_metrics(struct front *f, const struct buf *request, struct buf *b
     return pool_write_metrics(r->pool, body) ? 500 : 200;
 }
 
+typedef fathom_err change_server(struct pool *, const char *, fathom_diag *);
+
 /* Calls `change` for each address that the request names. */
+static fathom_err change_each(struct pool *p, const json_t *o, change_server *change,
+                              fathom_diag *d)
+{
+    static const char *const names[] = {"url", "instance"};
+    const json_t *list = json_object_get(o, "instances");
+    size_t n = json_is_array(list) ? json_array_size(list) : 0, n_one = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        const char *one = json_string_value(json_object_get(o, names[i]));
+        if (!one) continue;
+        TRY(change(p, one, d));
+        n_one++;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const char *item = json_string_value(json_array_get(list, i));
+        TRY(change(p, item ? item : "", d));
+    }
+    if (n + n_one > 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL, "needed is {\"url\": \"http://host:port\"}, or {\"instances\": [...]}");
+}
+
+/* `change`, or, where the request says that it is of servers that prefill, `change_prefill`. */
 static int change_servers(struct front *f, const struct buf *request, struct buf *body,
-                          fathom_err (*change)(struct pool *, const char *, fathom_diag *))
+                          change_server *change, change_server *change_prefill)
 {
     fathom_diag d;
     json_t *o = NULL;
     fathom_err err;
     diag_clear(&d);
     TRY_GOTO(json_read_strict(buf_str(request), request->len, "request body", &o, &d), done);
-    const json_t *url = json_object_get(o, "url"), *list = json_object_get(o, "instances");
-    size_t n = json_is_array(list) ? json_array_size(list) : 0;
-    if (!json_is_string(url) && n == 0) {
+    const json_t *type = json_object_get(o, "type");
+    const char *role = type ? json_string_value(type) : "decode";
+    if (role && strcmp(role, "prefill") == 0) {
+        change = change_prefill;
+    } else if (!role || strcmp(role, "decode") != 0) {
         err = diag_fail(&d, FATHOM_EINVAL,
-                        "needed is {\"url\": \"http://host:port\"}, or {\"instances\": [...]}");
+                        "\"type\" is \"prefill\", or \"decode\" for one that answers");
         goto done;
     }
-    if (json_is_string(url)) TRY_GOTO(change(f->relays->pool, json_string_value(url), &d), done);
-    for (size_t i = 0; i < n; i++) {
-        const char *item = json_string_value(json_array_get(list, i));
-        TRY_GOTO(change(f->relays->pool, item ? item : "", &d), done);
-    }
+    TRY_GOTO(change_each(f->relays->pool, o, change, &d), done);
     err = pool_write_json(f->relays->pool, body, clock_now_us());
 done:
     json_decref(o);
@@ -121,12 +142,12 @@ done:
 
 static int add_servers(struct front *f, const struct buf *request, struct buf *body)
 {
-    return change_servers(f, request, body, pool_add);
+    return change_servers(f, request, body, pool_add, pool_add_prefill);
 }
 
 static int remove_servers(struct front *f, const struct buf *request, struct buf *body)
 {
-    return change_servers(f, request, body, pool_remove);
+    return change_servers(f, request, body, pool_remove, pool_remove);
 }
 
 static const struct own_route routes[] = {
@@ -159,18 +180,23 @@ static bool is_near(const struct connection *c)
            strncmp(remote, "::ffff:127.", 11) == 0;
 }
 
+/* Takes as long wherever they differ. */
+static bool is_key(const char *given, const char *key)
+{
+    size_t n = strlen(key);
+    unsigned char differs = strlen(given) != n;
+    for (size_t i = 0; i < n && given[i]; i++) differs |= (unsigned char)(given[i] ^ key[i]);
+    return differs == 0;
+}
+
 /* A page in a browser of this machine may not change the pool: it cannot but tell its origin. */
 static bool may_change(const struct exchange *x, const struct head *h)
 {
-    const char *given = head_find(h, "Authorization");
+    const char *bearer = head_find(h, "Authorization"), *given = head_find(h, "X-API-Key");
     const char *key = x->all->admin_key;
     if (!key) return is_near(x->connection) && !head_find(h, "Origin");
-    if (!given || strncasecmp(given, "Bearer ", 7) != 0) return false;
-    size_t n = strlen(key);
-    unsigned char differs = strlen(given + 7) != n;
-    for (size_t i = 0; i < n && given[7 + i]; i++)
-        differs |= (unsigned char)(given[7 + i] ^ key[i]);
-    return differs == 0;
+    if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0) given = bearer + 7;
+    return given && is_key(given, key);
 }
 
 static void add_path(struct buf *out, const char *path)

@@ -4,7 +4,8 @@
  *   GET  /load                           requests under way
  *   GET  /metrics                        figures of the router, in Prometheus' form
  *   GET  /instances                      the servers and what is known of them
- *   POST /instances/add, /remove         {"url": "http://host:port"}, or {"instances": [...]}
+ *   POST /instances/add, /remove         {"url": "http://host:port"}, or {"instances": [...]};
+ *                                        "type": "prefill": servers that compute prompts
  *
  * Everything else goes to a server, with the headers of the client.
  */

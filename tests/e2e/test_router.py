@@ -195,6 +195,14 @@ def check_changes(router, servers):
         assert ask(router, "/v1/completions", {"prompt": f"{i}", "max_tokens": 1})[0] == 200
     wait_until(lambda: router.instances()["http://127.0.0.1:1"]["state"] == "down")
     assert ask(router, "/instances/remove", {"url": "http://127.0.0.1:1"})[0] == 200
+    for body in ({"url": "http://127.0.0.1:1", "type": "both"}, {"instance": 5}, {"instances": [5]}):
+        assert ask(router, "/instances/add", body)[0] == 400, body
+    assert ask(router, "/instances/add", {"type": "prefill", "instance": "127.0.0.1:1"})[0] == 200
+    assert ask(router, "/instances/add", {"type": "decode", "instances": ["127.0.0.1:2"]})[0] == 200
+    roles = [router.instances()[f"http://127.0.0.1:{port}"]["role"] for port in (1, 2)]
+    assert roles == ["prefill", "any"], roles
+    for port in (1, 2):
+        assert ask(router, "/instances/remove", {"url": f"127.0.0.1:{port}"})[0] == 200
     assert ask(router, "/instances/remove", {"url": servers[0].url})[0] == 200
     wait_until(lambda: servers[0].url not in router.instances())
     for i in range(4):
@@ -240,8 +248,21 @@ def check_spellings():
         assert done.stderr.count("\n") == 1, done.stderr
 
 
+def check_admin():
+    """Who has the key may change the pool, and nobody else."""
+    router = Router([], "--admin-key", "a secret", "--decode", "127.0.0.1:1")
+    body = {"url": "127.0.0.1:2"}
+    for headers in ({}, {"Authorization": "Bearer a secre"}, {"X-API-Key": "a secrets"},
+                    {"Authorization": "Bearer b", "X-API-Key": "a secret"}):
+        assert ask(router, "/instances/add", body, headers)[0] == 403, headers
+    assert ask(router, "/instances/add", body, {"X-API-Key": "a secret"})[0] == 200
+    assert ask(router, "/instances/remove", body, {"Authorization": "Bearer a secret"})[0] == 200
+    assert router.stop() == 0
+
+
 def check_router():
     check_spellings()
+    check_admin()
     servers = [server(), server()]
     router = Router(servers)
     router.wait_up(2)
