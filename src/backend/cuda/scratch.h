@@ -36,6 +36,7 @@ enum { EXPANDED_TOPK = 4, EXPANDED_SELECTED_MAX = 16384 };
 /* How it is cut where heads are many (sm90/attend_heads.cu). */
 enum {
     ATTEND_HEADS = 64,                  /* of a block; models with fewer have the kernel above */
+    ATTEND_HEADS_FEW_GROUPS = 32,       /* up to so many, units are of half as many groups */
     ATTEND_HEADS_UNIT = 8,              /* groups of a unit, at least */
     ATTEND_HEADS_UNITS_MAX = 32,        /* of a token, whose units are larger if need be */
     ATTEND_HEADS_UNIT_BLOCKS_MAX = 100, /* so many pairs of token and 64 heads, units apart */
@@ -51,12 +52,16 @@ enum {
 static ATTEND_EVERYWHERE inline uint32_t attend_heads_unit(uint32_t n_group)
 {
     const uint32_t most = ATTEND_HEADS_UNIT * ATTEND_HEADS_UNITS_MAX;
+    if (n_group <= ATTEND_HEADS_FEW_GROUPS) return ATTEND_HEADS_UNIT / 2;
     return ATTEND_HEADS_UNIT * ((n_group + most - 1) / most);
 }
 
 static inline uint32_t attend_heads_units(uint32_t n_group)
 {
+    const uint32_t few = n_group < ATTEND_HEADS_FEW_GROUPS ? n_group : ATTEND_HEADS_FEW_GROUPS;
+    const uint32_t n_few = (few + ATTEND_HEADS_UNIT / 2 - 1) / (ATTEND_HEADS_UNIT / 2);
     const uint32_t n = (n_group + ATTEND_HEADS_UNIT - 1) / ATTEND_HEADS_UNIT;
+    if (n <= n_few) return n_few;
     return n < ATTEND_HEADS_UNITS_MAX ? n : ATTEND_HEADS_UNITS_MAX;
 }
 
