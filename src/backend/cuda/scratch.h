@@ -17,6 +17,7 @@ enum {
     ATTEND_UNIT = 4,               /* groups of a unit */
     ATTEND_CLUSTER_MAX = 8,        /* up to so many units are merged by a cluster */
     ATTEND_CLUSTER_TOKENS_MAX = 8, /* of each of so many tokens */
+    ATTEND_DEEP_TOKENS_MAX = 1,    /* whose rows are all on their way at once, up to so many */
     ATTEND_UNIT_TOKENS_MAX = 64,   /* else, up to so many, by a kernel of its own */
 };
 

@@ -2,16 +2,33 @@
  *
  * Rows are taken in groups of 64 in ascending position. Four groups are a unit: its outputs are
  * summed up in registers, relative to the largest score so far. Units are merged one after the
- * other into the result. Where a token has 2 to 8 units each has a block, and the blocks are a
- * cluster that merges them; else a block takes a whole token, or one unit where tokens are few,
- * which combine_kernel merges. The arithmetic is the same in each case, so the bits do not depend
- * on how many tokens run. Groups are computed in attend_group.cuh. */
+ * other into the result. Where up to 8 tokens have 2 to 8 units each, a unit has two blocks, which
+ * make half of the output's columns each; blocks of a half are a cluster that merges them. Else a
+ * block takes a whole token, or one unit where tokens are few, which combine_kernel merges. The
+ * arithmetic is the same in each case, so the bits do not depend on how many tokens run. Groups are
+ * computed in attend_group.cuh. */
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/attend.cuh"
 #include "backend/cuda/sm90/attend_group.cuh"
 
-/* What a block takes: a unit that combine_kernel merges, or its cluster, or all of a token. */
+/* What a block takes: a unit, for combine_kernel to merge; half of a unit's columns, which its
+ * cluster merges; or all of a token. */
 enum piece { PIECE_UNIT, PIECE_CLUSTER, PIECE_TOKEN };
+
+enum {
+    CLUSTER_PARTS = 2, /* blocks that share the columns of a unit */
+    STAGES = 2,        /* groups of rows in shared memory */
+    DEEP_STAGES = UNIT /* the same where tokens are fewest: all rows of a unit are on their way */
+};
+
+/* A BF16 cache's rows leave no room for more. */
+template <enum kv_type TYPE> static constexpr int deep_stages(void)
+{
+    return TYPE == KV_TYPE_FP8 ? (int)DEEP_STAGES : (int)STAGES;
+}
+
+template <enum kv_type TYPE, enum piece PIECE, int N>
+using shared_of = attend_shared<TYPE, N, PIECE == PIECE_CLUSTER ? (int)CLUSTER_PARTS : 1>;
 
 /* ---- units ---- */
 
@@ -29,9 +46,9 @@ static __device__ __forceinline__ void result_clear(struct result *r)
     r->stat = make_float4(-INFINITY, 0.0f, -INFINITY, 0.0f);
 }
 
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void result_add(const struct attend_shared<TYPE> *sh,
-                                                  const struct outputs &v, struct result *r)
+template <class SHARED>
+static __device__ __forceinline__ void
+result_add(const SHARED *sh, const struct outputs<SHARED::COLUMNS> &v, struct result *r)
 {
     const int g = (int)threadIdx.x % WARP / 4;
     const float2 low = sh->stat[g], high = sh->stat[g + 8];
@@ -56,18 +73,19 @@ static __device__ __forceinline__ size_t column_of(size_t row)
     return row * KV_LATENT + (size_t)(warp * 64 + t * 16);
 }
 
-/* Four of them from the 4 i-th on, for head g + 8 j */
-static __device__ __forceinline__ float4 outputs_of(const struct outputs &v, int j, int i)
+/* Four of a lane's columns from the 4 i-th on, for head g + 8 j */
+template <int COLUMNS>
+static __device__ __forceinline__ float4 outputs_of(const struct outputs<COLUMNS> &v, int j, int i)
 {
-    const int n = i % 2 * 4, k = 2 * j + i / 2;
+    const int n = i % (COLUMNS / 4) * 4, k = 2 * j + i / (COLUMNS / 4);
     return make_float4(v.o[n][k] * v.scale, v.o[n + 1][k] * v.scale, v.o[n + 2][k] * v.scale,
                        v.o[n + 3][k] * v.scale);
 }
 
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void
-store_unit(const struct attend_args &a, const struct attend_shared<TYPE> *sh, uint32_t token,
-           uint32_t head0, uint32_t unit, const struct outputs &v)
+template <class SHARED>
+static __device__ __forceinline__ void store_unit(const struct attend_args &a, const SHARED *sh,
+                                                  uint32_t token, uint32_t head0, uint32_t unit,
+                                                  const struct outputs<SHARED::COLUMNS> &v)
 {
     const int g = (int)threadIdx.x % WARP / 4;
 #pragma unroll
@@ -111,24 +129,28 @@ static __device__ __forceinline__ void store_result(const struct attend_args &a,
     }
 }
 
-/* Merges the units of a cluster's blocks, n_unit of which have one; each block merges a part of
- * the columns. The rows' place in shared memory holds the outputs, in the order of the lanes. */
-template <enum kv_type TYPE>
+/* Merges the units of a cluster's blocks, n_unit of which have one; each block merges some of the
+ * part's columns. The rows' place in shared memory holds the outputs, in the order of the lanes. */
+template <class SHARED>
 static __device__ __forceinline__ void
-merge_cluster(const struct attend_args &a, struct attend_shared<TYPE> *sh, uint32_t token,
-              uint32_t head0, int n_unit, const struct outputs &v)
+merge_cluster(const struct attend_args &a, SHARED *sh, uint32_t token, uint32_t head0, int part,
+              int n_unit, const struct outputs<SHARED::COLUMNS> &v)
 {
+    enum { N = SHARED::COLUMNS, LANE_COLUMNS = 2 * N, FOURS = LANE_COLUMNS / 4 };
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    DCHECK(n_unit >= 1 && n_unit <= CLUSTER_MAX && (uint32_t)n_unit <= gridDim.x);
+    const uint32_t n_block = gridDim.x / SHARED::N_PART;
+    DCHECK(n_unit >= 1 && n_unit <= CLUSTER_MAX && (uint32_t)n_unit <= n_block);
     float4 *pieces = (float4 *)sh->rows; /* [warp][head half, four columns][lane] */
+    static_assert(2 * FOURS * THREADS * sizeof(float4) <= sizeof sh->rows, "in the rows' place");
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 8; i++) pieces[(warp * 8 + i) * WARP + lane] = outputs_of(v, i / 4, i % 4);
+    for (int i = 0; i < 2 * FOURS; i++)
+        pieces[(warp * 2 * FOURS + i) * WARP + lane] = outputs_of(v, i / FOURS, i % FOURS);
     cluster_arrive();
     cluster_wait();
-    for (int at = (int)(cluster_rank() * THREADS + threadIdx.x); at < 8 * THREADS;
-         at += (int)gridDim.x * THREADS) {
-        const int g = at / 4 % 8, t = at % 4, i = at / WARP % 8, head = g + i / 4 * 8;
+    for (int at = (int)(cluster_rank() * THREADS + threadIdx.x); at < 2 * FOURS * THREADS;
+         at += (int)(n_block * THREADS)) {
+        const int g = at / 4 % 8, t = at % 4, i = at / WARP % (2 * FOURS), head = g + i / FOURS * 8;
         float4 piece[CLUSTER_MAX], o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         float2 stat[CLUSTER_MAX];
         float top = -INFINITY, sum = 0.0f;
@@ -150,7 +172,8 @@ merge_cluster(const struct attend_args &a, struct attend_shared<TYPE> *sh, uint3
         const float inverse = 1.0f / sum;
         if (head0 + (uint32_t)head >= a.n_head) continue;
         const size_t row = (size_t)token * a.n_head + head0 + (uint32_t)head;
-        const size_t column = (size_t)(at / THREADS * 64 + t * 16 + i % 4 * 4);
+        const int of_warp = part * (KV_LATENT / SHARED::N_PART) + at / (2 * FOURS * WARP) * 8 * N;
+        const size_t column = (size_t)(of_warp + t * LANE_COLUMNS + i % FOURS * 4);
         *(uint2 *)(a.out_h + row * KV_LATENT + column) = make_uint2(
             pack_bf16(o.x * inverse, o.y * inverse), pack_bf16(o.z * inverse, o.w * inverse));
     }
@@ -162,79 +185,91 @@ merge_cluster(const struct attend_args &a, struct attend_shared<TYPE> *sh, uint3
 
 /* Starts to copy rows of the groups [first, end) that are there before the kernel waits, as many
  * as there are stages for; returns their number. */
-template <enum kv_type TYPE>
+template <class SHARED>
 static __device__ __forceinline__ int copy_ahead(const struct attend_args &a, uint32_t token,
-                                                 int first, struct attend_shared<TYPE> *sh)
+                                                 int first, SHARED *sh)
 {
     const int end = old_groups(a, token);
     if (first >= end) return 0;
     const struct row_list rows = row_list_of(a, token);
-    const int n = min(end - first, (int)STAGES);
+    const int n = min(end - first, (int)SHARED::N_STAGE);
     for (int i = 0; i < n; i++) copy_rows(a, rows, first + i, read_entry(rows, first + i), sh, i);
     return n;
 }
 
 /* A unit from group `first` on; rows of groups below `copied` are on their way; the token's groups
  * end at `end`. Two synchronisations a group; behind the first all warps are done with the group
- * before, whose stage then takes the next group's rows. entry: of group `copied`. */
-template <enum kv_type TYPE>
+ * before, whose stage then takes the next group's rows, unless each of the unit's groups has a
+ * stage. entry: of group `copied`. */
+template <class SHARED>
 static __device__ __forceinline__ void
-walk_unit(const struct attend_args &a, const struct row_list &rows, int first, int end,
-          const struct query &q, float scale, int &copied, int &entry,
-          struct attend_shared<TYPE> *sh, struct outputs &v)
+walk_unit(const struct attend_args &a, const struct row_list &rows, int first, int end, int part,
+          const struct query &q, float scale, int &copied, int &entry, SHARED *sh,
+          struct outputs<SHARED::COLUMNS> &v)
 {
-    static_assert(UNIT % (2 * STAGES) == 0, "each unit begins with the same stage and phase");
+    enum { N = SHARED::N_STAGE };
+    static_assert((int)N == (int)UNIT || (N == 2 && UNIT % (2 * N) == 0),
+                  "each unit begins with the same stage; if a block has several, phase");
     const int last = min(first + UNIT, end);
     DCHECK(first % UNIT == 0 && first < end);
     struct softmax m;
     softmax_clear(m);
     outputs_clear(v);
     for (int k = first; k < last; k++) {
-        const int stage = k % STAGES;
+        const int stage = k % N;
         const uint32_t full = smem_address(&sh->full[stage]);
-        while (!mbarrier_try_wait(full, (uint32_t)(k / STAGES % 2))) {
+        const uint32_t phase = (int)N == (int)UNIT ? 0 : (uint32_t)(k / N % 2);
+        while (!mbarrier_try_wait(full, phase)) {
         }
         make_scores(q, sh, stage);
         __syncthreads();
-        if (k + 1 == copied && copied < end) {
+        if constexpr ((int)N == (int)UNIT) {
+            for (; copied < end; entry = read_entry(rows, ++copied))
+                copy_rows(a, rows, copied, entry, sh, copied % N);
+        } else if (k + 1 == copied && copied < end) {
             copy_rows(a, rows, copied++, entry, sh, stage ^ 1);
             entry = read_entry(rows, copied);
         }
-        make_weights(sh, stage, min(GROUP, rows.n_row - k * GROUP), scale, k + 1 == last, m);
+        make_weights(sh, stage, part, min(GROUP, rows.n_row - k * GROUP), scale, k + 1 == last, m);
         __syncthreads();
-        outputs_rescale(sh, stage, v);
-        add_outputs(sh, stage, v.o);
+        outputs_rescale(sh, stage, part, v);
+        add_outputs(sh, stage, part, v);
     }
 }
 
 /* Block: 16 heads of a token; the last tokens, which may see most, first. */
-template <enum kv_type TYPE, enum piece PIECE>
+template <enum kv_type TYPE, enum piece PIECE, int N>
 __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
     attend_kernel(const struct attend_args a)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    using shared = shared_of<TYPE, PIECE, N>;
+    static_assert(PIECE != PIECE_TOKEN || N < UNIT, "a stage is used again");
     SHARED_DYNAMIC(unsigned char, raw);
-    struct attend_shared<TYPE> *sh = (struct attend_shared<TYPE> *)raw;
+    shared *sh = (shared *)raw;
     const uint32_t token = gridDim.y - 1 - blockIdx.y, head0 = blockIdx.z * HEADS;
-    if (threadIdx.x < STAGES) mbarrier_init(smem_address(&sh->full[threadIdx.x]), THREADS / WARP);
+    const uint32_t n_unit = gridDim.x / shared::N_PART;
+    const int part = shared::N_PART == 1 ? 0 : (int)(blockIdx.x / n_unit);
+    const uint32_t unit = shared::N_PART == 1 ? blockIdx.x : blockIdx.x % n_unit;
+    if (threadIdx.x < N) mbarrier_init(smem_address(&sh->full[threadIdx.x]), THREADS / WARP);
     mbarrier_init_fence();
     __syncthreads();
     dependency_release();
-    const int first = PIECE == PIECE_TOKEN ? 0 : (int)blockIdx.x * UNIT;
+    const int first = PIECE == PIECE_TOKEN ? 0 : (int)unit * UNIT;
     int copied = first + copy_ahead(a, token, first, sh);
     dependency_wait();
     if (a.pos[token] < a.skip_below) return;
     struct query q;
     uint2 rope[2];
-    query_read<TYPE>(a, token, head0, q, rope);
+    query_read<typename shared::shape>(a, token, head0, q, rope);
     const int early = early_entry(a, token, first);
     const struct row_list rows = row_list_of(a, token);
     const int n_group = (rows.n_row + GROUP - 1) / GROUP;
     const int end = PIECE == PIECE_TOKEN ? n_group : min(first + UNIT, n_group);
     if (PIECE == PIECE_UNIT && first >= end) return;
-    struct outputs v;
+    struct outputs<shared::COLUMNS> v;
     struct result kept[PIECE == PIECE_TOKEN ? 2 : 1], *r = kept;
-    if (PIECE == PIECE_TOKEN) {
+    if constexpr (PIECE == PIECE_TOKEN) {
         r = kept + blockIdx.x; /* 0, which the compiler does not know: memory, not registers */
         result_clear(r);
     }
@@ -242,20 +277,21 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
         if (copied == first) copy_rows(a, rows, copied++, first_entry(rows, first, early), sh, 0);
         query_prepare(sh, q, rope);
         float scale = a.scale * 1.44269504f; /* log2(e); of this thread's head in make_weights */
-        if (row_shape<TYPE>::FP8) scale *= inverse_power(sh->query_factor[threadIdx.x / 16]);
+        if (shared::shape::FP8) scale *= inverse_power(sh->query_factor[threadIdx.x / 16]);
         int entry = read_entry(rows, copied);
-        if (PIECE == PIECE_TOKEN) {
+        if constexpr (PIECE == PIECE_TOKEN) {
             for (int k = 0; k < end; k += UNIT) {
-                walk_unit(a, rows, k, end, q, scale, copied, entry, sh, v);
+                walk_unit(a, rows, k, end, part, q, scale, copied, entry, sh, v);
                 result_add(sh, v, r);
             }
         } else {
-            walk_unit(a, rows, first, end, q, scale, copied, entry, sh, v);
+            walk_unit(a, rows, first, end, part, q, scale, copied, entry, sh, v);
         }
     }
-    if (PIECE == PIECE_UNIT) store_unit(a, sh, token, head0, blockIdx.x, v);
-    if (PIECE == PIECE_CLUSTER) merge_cluster(a, sh, token, head0, (n_group + UNIT - 1) / UNIT, v);
-    if (PIECE == PIECE_TOKEN) store_result(a, token, head0, r);
+    if constexpr (PIECE == PIECE_UNIT) store_unit(a, sh, token, head0, unit, v);
+    if constexpr (PIECE == PIECE_CLUSTER)
+        merge_cluster(a, sh, token, head0, part, (n_group + UNIT - 1) / UNIT, v);
+    if constexpr (PIECE == PIECE_TOKEN) store_result(a, token, head0, r);
 #endif
 }
 
@@ -282,26 +318,31 @@ fathom_err attend_combine(struct cuda_backend *c, struct attend_args a, uint32_t
                        a);
 }
 
+template <enum kv_type TYPE, enum piece PIECE, int N>
+static fathom_err launch(struct cuda_backend *c, dim3 grid, unsigned n_cluster,
+                         const struct attend_args &a)
+{
+    return cuda_launch_clusters(c, "mla_attend", attend_kernel<TYPE, PIECE, N>, grid, n_cluster,
+                                THREADS, sizeof(shared_of<TYPE, PIECE, N>), a);
+}
+
 template <enum kv_type TYPE>
 static fathom_err run(struct cuda_backend *c, struct attend_args &a, uint32_t n_token,
                       uint32_t rows)
 {
-    const char *what = "mla_attend";
     ASSERT(a.h && a.out_h && rows >= 1 && (uintptr_t)a.h % 16 == 0 && (uintptr_t)a.out_h % 16 == 0);
     const uint32_t n_unit = ceil_div(rows, GROUP * UNIT), heads = ceil_div(a.n_head, HEADS);
-    const size_t bytes = sizeof(struct attend_shared<TYPE>);
     if (n_unit > 1 && n_unit <= CLUSTER_MAX && n_token <= ATTEND_CLUSTER_TOKENS_MAX) {
-        return cuda_launch_clusters(c, what, attend_kernel<TYPE, PIECE_CLUSTER>,
-                                    dim3(n_unit, n_token, heads), n_unit, THREADS, bytes, a);
+        const dim3 grid(n_unit * CLUSTER_PARTS, n_token, heads);
+        if (n_token <= ATTEND_DEEP_TOKENS_MAX)
+            return launch<TYPE, PIECE_CLUSTER, deep_stages<TYPE>()>(c, grid, n_unit, a);
+        return launch<TYPE, PIECE_CLUSTER, STAGES>(c, grid, n_unit, a);
     }
-    if (n_unit == 1 || n_token > ATTEND_UNIT_TOKENS_MAX) {
-        return cuda_launch(c, what, attend_kernel<TYPE, PIECE_TOKEN>, dim3(1, n_token, heads),
-                           THREADS, bytes, a);
-    }
+    if (n_unit == 1 || n_token > ATTEND_UNIT_TOKENS_MAX)
+        return launch<TYPE, PIECE_TOKEN, STAGES>(c, dim3(1, n_token, heads), 1, a);
     ASSERT(n_token * n_unit <= c->part_rows); /* of part_out and part_stat */
     a.n_part = n_unit;
-    TRY(cuda_launch(c, what, attend_kernel<TYPE, PIECE_UNIT>, dim3(n_unit, n_token, heads), THREADS,
-                    bytes, a));
+    TRY((launch<TYPE, PIECE_UNIT, STAGES>(c, dim3(n_unit, n_token, heads), 1, a)));
     return attend_combine(c, a, n_token);
 }
 
@@ -315,16 +356,21 @@ fathom_err attend_sm90(struct cuda_backend *c, struct attend_args a, enum attend
                                     : run<KV_TYPE_BF16>(c, a, n_token, rows);
 }
 
+template <enum kv_type TYPE, enum piece PIECE, int N> static cudaError_t raise_limit(void)
+{
+    enum { BYTES = sizeof(shared_of<TYPE, PIECE, N>) };
+    static_assert((int)BYTES <= 227 << 10, "shared memory of a block");
+    return cudaFuncSetAttribute(attend_kernel<TYPE, PIECE, N>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize, (int)BYTES);
+}
+
 template <enum kv_type TYPE> static fathom_err raise_limits(struct cuda_backend *c)
 {
-    const enum cudaFuncAttribute limit = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    const int bytes = (int)sizeof(struct attend_shared<TYPE>);
-    static_assert(sizeof(struct attend_shared<TYPE>) <= 227 << 10, "shared memory of a block");
-    static_assert(8 * THREADS * sizeof(float4) <= sizeof(attend_shared<TYPE>::rows),
-                  "outputs of a cluster's block take the rows' place");
-    CU_TRY(c, cudaFuncSetAttribute(attend_kernel<TYPE, PIECE_UNIT>, limit, bytes), "mla_attend");
-    CU_TRY(c, cudaFuncSetAttribute(attend_kernel<TYPE, PIECE_CLUSTER>, limit, bytes), "mla_attend");
-    CU_TRY(c, cudaFuncSetAttribute(attend_kernel<TYPE, PIECE_TOKEN>, limit, bytes), "mla_attend");
+    const char *what = "mla_attend";
+    CU_TRY(c, (raise_limit<TYPE, PIECE_UNIT, STAGES>()), what);
+    CU_TRY(c, (raise_limit<TYPE, PIECE_CLUSTER, STAGES>()), what);
+    CU_TRY(c, (raise_limit<TYPE, PIECE_CLUSTER, deep_stages<TYPE>()>()), what);
+    CU_TRY(c, (raise_limit<TYPE, PIECE_TOKEN, STAGES>()), what);
     return FATHOM_OK;
 }
 

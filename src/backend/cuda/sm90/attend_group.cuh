@@ -8,7 +8,8 @@
  *   scores   warp w: the part of q . k that comes from its slice, for 32 keys; the query stays in
  *            registers. s = (slice 0 + slice 1) + (slice 2 + slice 3)
  *   weights  16 threads a head: the largest score m so far, p = 2^((s - m) * scale * log2(e) + 14)
- *   outputs  warp w: columns 64 w to 64 w + 63 of p . v
+ *   outputs  warp w: columns 64 w to 64 w + 63 of p . v, or where two blocks share the columns 32 w
+ *            to 32 w + 31 of the block's half
  *
  * An FP8 cache has a scale per row and slice. Codes go to the tensor core as f16, which holds them
  * exactly; a slice's scores are multiplied by the row's scale, and p by the row's scale over the
@@ -31,7 +32,6 @@ enum {
     UNIT = ATTEND_UNIT,
     HEADS = 16,
     THREADS = 256,
-    STAGES = 2,
     SLICES = 4,
     SLICE = KV_LATENT / SLICES,
     SLICE_STEPS = SLICE / 16,
@@ -56,28 +56,33 @@ template <enum kv_type TYPE> struct row_shape {
     static constexpr int ROPE = FP8 ? (int)KV_FP8_ROPE_OFFSET : KV_LATENT * 2;
     static constexpr int RUN = 16 / VALUE;    /* values */
     static constexpr int RUN_STEPS = RUN / 4; /* products of K = 16 that four lanes' runs feed */
+    /* Where a row lies in a stage. */
+    static __device__ __forceinline__ constexpr int offset(int row)
+    {
+        return row * PITCH + row / (GROUP / 2) * 32;
+    }
     static_assert(PITCH % 128 == 16, "bank conflicts");
     static_assert(STAGE % 16 == 0 && BYTES % 16 == 0, "bulk copies");
     static_assert(SLICE_STEPS % RUN_STEPS == 0, "runs are whole");
 };
 
-template <enum kv_type TYPE> struct attend_shared {
-    alignas(16) unsigned char rows[STAGES][row_shape<TYPE>::STAGE];
-    float score[SLICES][HEADS][GROUP + 4];                                /* [..][place] */
-    uint16_t p[row_shape<TYPE>::FP8 ? (int)SLICES : 1][HEADS][GROUP + 8]; /* [..][place] */
+/* Of a block with so many stages of rows, one of PARTS that share the columns of the outputs. */
+template <enum kv_type TYPE, int STAGES, int PARTS> struct attend_shared {
+    using shape = row_shape<TYPE>;
+    static constexpr int N_STAGE = STAGES, N_PART = PARTS;
+    static constexpr int OWN_SLICES = SLICES / PARTS; /* whose outputs the block makes */
+    static constexpr int COLUMNS = 8 / PARTS; /* neighbouring ones of a lane, of each product */
+    alignas(16) unsigned char rows[STAGES][shape::STAGE];
+    float score[SLICES][HEADS][GROUP + 4];                          /* [..][place] */
+    uint16_t p[shape::FP8 ? (int)OWN_SLICES : 1][HEADS][GROUP + 8]; /* [..][place] */
     uint4 rope[THREADS];       /* the query's rotary values, each lane's own */
     float query_factor[HEADS]; /* what the query was multiplied by, a power of two */
     alignas(16) float scale_max[STAGES][2][SLICES]; /* of each half of a group */
     float alpha[HEADS];                             /* what outputs so far are multiplied by */
     float2 stat[HEADS];                             /* maximum and sum of a unit, at its end */
     uint64_t full[STAGES];                          /* barriers: rows have arrived */
+    static_assert(PARTS == 1 || PARTS == 2, "a lane's columns are read at once");
 };
-
-/* Where a row lies in a stage. */
-template <enum kv_type TYPE> static __device__ __forceinline__ constexpr int row_offset(int row)
-{
-    return row * row_shape<TYPE>::PITCH + row / (GROUP / 2) * 32;
-}
 
 /* Row of place 4 c of half a group; that of place 4 c + j is 16 j rows on. */
 static __device__ __forceinline__ int row_of(int half, int c)
@@ -143,20 +148,20 @@ static __device__ __forceinline__ int first_entry(const struct row_list &l, int 
 }
 
 /* Starts the copy of a warp's eight rows; `full` of the stage counts them. */
-template <enum kv_type TYPE>
+template <class SHARED>
 static __device__ __forceinline__ void copy_rows(const struct attend_args &a,
                                                  const struct row_list &l, int group, int entry,
-                                                 struct attend_shared<TYPE> *sh, int stage)
+                                                 SHARED *sh, int stage)
 {
-    using shape = row_shape<TYPE>;
+    using shape = typename SHARED::shape;
     static_assert((int)GROUP == (int)KV_PAGE_TOKENS, "a group is a page");
     const int warp = shfl((int)threadIdx.x / WARP, 0);
     const uint32_t full = smem_address(&sh->full[stage]);
     const int page = l.is_pages ? entry : entry / KV_PAGE_TOKENS;
     const int row = (l.is_pages ? row_index(l, group) : entry) % KV_PAGE_TOKENS;
-    DCHECK(stage >= 0 && stage < STAGES && entry >= 0);
+    DCHECK(stage >= 0 && stage < SHARED::N_STAGE && entry >= 0);
     const char *from = a.kv.latent + (size_t)page * a.kv.page_bytes + (size_t)(row * shape::BYTES);
-    const uint32_t to = smem_address(sh->rows[stage] + row_offset<TYPE>(warp * 8));
+    const uint32_t to = smem_address(sh->rows[stage] + shape::offset(warp * 8));
     const bool chosen = elect_lane();
     if (chosen) mbarrier_arrive_expect(full, 8 * shape::BYTES);
     if (shape::PITCH == shape::BYTES && l.is_pages && (group + 1) * GROUP <= l.n_row) {
@@ -184,11 +189,10 @@ static __device__ __forceinline__ float2 unpack_bf16(uint32_t v)
 }
 
 /* Raw values of heads g and g + 8: [product][2 v + j], v telling halves of K apart */
-template <enum kv_type TYPE>
+template <class shape>
 static __device__ __forceinline__ void query_read(const struct attend_args &a, uint32_t token,
                                                   uint32_t head0, struct query &q, uint2 (&rope)[2])
 {
-    using shape = row_shape<TYPE>;
     const int slice = (int)threadIdx.x / WARP / 2, lane = (int)threadIdx.x % WARP;
     const int g = lane / 4, t = lane % 4;
     const uint2 none = make_uint2(0, 0);
@@ -210,9 +214,8 @@ static __device__ __forceinline__ void query_read(const struct attend_args &a, u
 }
 
 /* The power of two that brings a head's largest latent magnitude into [2^14, 2^15) */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void query_measure(const struct query &q,
-                                                     struct attend_shared<TYPE> *sh)
+template <class SHARED>
+static __device__ __forceinline__ void query_measure(const struct query &q, SHARED *sh)
 {
     const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4;
     const bool is_writer = threadIdx.x % 4 == 0 && warp % 2 == 0; /* both warps of a slice know */
@@ -246,11 +249,11 @@ static __device__ __forceinline__ uint32_t times_bf16(uint32_t v, float factor)
 
 /* The query as operands: in registers, and the rotary values in shared memory. For an FP8 cache the
  * latent values become f16, and all are multiplied by query_factor. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void query_prepare(struct attend_shared<TYPE> *sh,
-                                                     struct query &q, uint2 (&rope)[2])
+template <class SHARED>
+static __device__ __forceinline__ void query_prepare(SHARED *sh, struct query &q, uint2 (&rope)[2])
 {
-    if constexpr (row_shape<TYPE>::FP8) {
+    using shape = typename SHARED::shape;
+    if constexpr (shape::FP8) {
         query_measure(q, sh);
 #pragma unroll
         for (int j = 0; j < 2; j++) {
@@ -270,17 +273,15 @@ static __device__ __forceinline__ void query_prepare(struct attend_shared<TYPE> 
 /* ---- scores ---- */
 
 /* c[j] += q . k over the latent values of the slice, k[j] being this lane's first run. */
-template <enum kv_type TYPE>
+template <class shape>
 static __device__ __forceinline__ void score_latent(const struct query &q, const unsigned char *k,
                                                     float (&c)[4][4])
 {
-    using shape = row_shape<TYPE>;
 #pragma unroll
     for (int i = 0; i < SLICE_STEPS / shape::RUN_STEPS; i++) {
         uint4 run[4];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            run[j] = *(const uint4 *)(k + row_offset<TYPE>(16 * j) + i * 64);
+        for (int j = 0; j < 4; j++) run[j] = *(const uint4 *)(k + shape::offset(16 * j) + i * 64);
 #pragma unroll
         for (int s = 0; s < shape::RUN_STEPS; s++) {
             const uint32_t(&f)[4] = q.latent[i * shape::RUN_STEPS + s];
@@ -300,20 +301,21 @@ static __device__ __forceinline__ void score_latent(const struct query &q, const
 }
 
 /* c = c times the rows' scales of the slice, the largest of which is kept, plus r: an FP8 cache */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void scale_scores(struct attend_shared<TYPE> *sh, int stage,
-                                                    const float (&r)[4][4], float (&c)[4][4])
+template <class SHARED>
+static __device__ __forceinline__ void scale_scores(SHARED *sh, int stage, const float (&r)[4][4],
+                                                    float (&c)[4][4])
 {
+    using shape = typename SHARED::shape;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int t = lane % 4, slice = warp / 2, half = warp % 2;
     const unsigned char *scales =
-        sh->rows[stage] + row_offset<TYPE>(row_of(half, 2 * t)) + KV_FP8_SCALES_OFFSET + slice * 4;
+        sh->rows[stage] + shape::offset(row_of(half, 2 * t)) + KV_FP8_SCALES_OFFSET + slice * 4;
     float top = 0.0f;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float scale = *(const float *)(scales + row_offset<TYPE>(16 * j + 4 * i));
+            const float scale = *(const float *)(scales + shape::offset(16 * j + 4 * i));
             c[j][i] = fmaf(c[j][i], scale, r[j][i]);
             c[j][i + 2] = fmaf(c[j][i + 2], scale, r[j][i + 2]);
             top = fmaxf(top, scale);
@@ -326,27 +328,26 @@ static __device__ __forceinline__ void scale_scores(struct attend_shared<TYPE> *
 
 /* The slice's part of 16 x 32 scores, into shared memory. Column c of product j is place 4 c + j.
  */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void make_scores(const struct query &q,
-                                                   struct attend_shared<TYPE> *sh, int stage)
+template <class SHARED>
+static __device__ __forceinline__ void make_scores(const struct query &q, SHARED *sh, int stage)
 {
-    using shape = row_shape<TYPE>;
+    using shape = typename SHARED::shape;
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int g = lane / 4, t = lane % 4, slice = warp / 2, half = warp % 2;
-    const unsigned char *rows = sh->rows[stage] + row_offset<TYPE>(row_of(half, g));
+    const unsigned char *rows = sh->rows[stage] + shape::offset(row_of(half, g));
     const unsigned char *rope = rows + shape::ROPE + slice * 32 + t * 8;
     const uint4 f = sh->rope[threadIdx.x];
     float r[4][4] = {}, c[4][4] = {};
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const uint2 b = *(const uint2 *)(rope + row_offset<TYPE>(16 * j));
+        const uint2 b = *(const uint2 *)(rope + shape::offset(16 * j));
         mma_bf16(r[j], f.x, f.y, f.z, f.w, b.x, b.y);
     }
     if constexpr (shape::FP8) {
-        score_latent<TYPE>(q, rows + slice * SLICE * shape::VALUE + t * 16, c);
+        score_latent<shape>(q, rows + slice * SLICE * shape::VALUE + t * 16, c);
         scale_scores(sh, stage, r, c);
     } else {
-        score_latent<TYPE>(q, rows + slice * SLICE * shape::VALUE + t * 16, r);
+        score_latent<shape>(q, rows + slice * SLICE * shape::VALUE + t * 16, r);
     }
     const float(&sum)[4][4] = shape::FP8 ? c : r;
 #pragma unroll
@@ -379,11 +380,11 @@ static __device__ __forceinline__ float scale_power(float a, float b)
 }
 
 /* That of a slice in the group */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ float group_scale(const struct attend_shared<TYPE> *sh, int stage,
-                                                    int slice)
+template <class SHARED>
+static __device__ __forceinline__ float group_scale(const SHARED *sh, int stage, int slice)
 {
-    if constexpr (!row_shape<TYPE>::FP8) return 1.0f;
+    using shape = typename SHARED::shape;
+    if constexpr (!shape::FP8) return 1.0f;
     return scale_power(sh->scale_max[stage][0][slice], sh->scale_max[stage][1][slice]);
 }
 
@@ -394,9 +395,9 @@ static __device__ __forceinline__ float inverse_power(float power_of_two)
 }
 
 /* Scores of places 4 l to 4 l + 3 of a head; rows from n on do not count. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void read_scores(const struct attend_shared<TYPE> *sh, int head,
-                                                   int l, int n, float (&s)[4])
+template <class SHARED>
+static __device__ __forceinline__ void read_scores(const SHARED *sh, int head, int l, int n,
+                                                   float (&s)[4])
 {
     float4 part[SLICES];
 #pragma unroll
@@ -412,29 +413,41 @@ static __device__ __forceinline__ void read_scores(const struct attend_shared<TY
     }
 }
 
-/* Weights of places 4 l to 4 l + 3 of a head as operands of the outputs */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void store_weights(struct attend_shared<TYPE> *sh, int stage,
-                                                     int head, int l, const float (&p)[4])
+/* N neighbouring values in shared memory, by one access */
+template <int N>
+static __device__ __forceinline__ void read_neighbours(const void *from, float (&v)[N])
 {
-    if constexpr (row_shape<TYPE>::FP8) {
-        const float4 x = *(const float4 *)sh->scale_max[stage][0];
-        const float4 y = *(const float4 *)sh->scale_max[stage][1];
-        const float low[SLICES] = {x.x, x.y, x.z, x.w}, high[SLICES] = {y.x, y.y, y.z, y.w};
-        float4 scale[4]; /* of the four rows; .x is slice 0's */
-        const unsigned char *scales =
-            sh->rows[stage] + row_offset<TYPE>(row_of(l / 8, l % 8)) + KV_FP8_SCALES_OFFSET;
+    static_assert(N == 2 || N == 4, "as many as one access reads");
+    if constexpr (N == 4) {
+        const float4 x = *(const float4 *)from;
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+    } else {
+        const float2 x = *(const float2 *)from;
+        v[0] = x.x, v[1] = x.y;
+    }
+}
+
+/* Weights of places 4 l to 4 l + 3 of a head as operands of the outputs of the block's part */
+template <class SHARED>
+static __device__ __forceinline__ void store_weights(SHARED *sh, int stage, int part, int head,
+                                                     int l, const float (&p)[4])
+{
+    using shape = typename SHARED::shape;
+    if constexpr (shape::FP8) {
+        enum { N = SHARED::OWN_SLICES };
+        float low[N], high[N], scale[4][N]; /* scale: of the four rows */
+        read_neighbours(&sh->scale_max[stage][0][part * N], low);
+        read_neighbours(&sh->scale_max[stage][1][part * N], high);
+        const unsigned char *scales = sh->rows[stage] + shape::offset(row_of(l / 8, l % 8)) +
+                                      KV_FP8_SCALES_OFFSET + part * N * 4;
 #pragma unroll
-        for (int i = 0; i < 4; i++) scale[i] = *(const float4 *)(scales + row_offset<TYPE>(16 * i));
+        for (int i = 0; i < 4; i++) read_neighbours(scales + shape::offset(16 * i), scale[i]);
 #pragma unroll
-        for (int k = 0; k < SLICES; k++) {
+        for (int k = 0; k < N; k++) {
             const float inverse = inverse_power(scale_power(low[k], high[k]));
             float v[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const float s[4] = {scale[i].x, scale[i].y, scale[i].z, scale[i].w};
-                v[i] = p[i] * (s[k] * inverse);
-            }
+            for (int i = 0; i < 4; i++) v[i] = p[i] * (scale[i][k] * inverse);
             *(uint2 *)&sh->p[k][head][l * 4] =
                 make_uint2(pack_f16(v[0], v[1]), pack_f16(v[2], v[3]));
         }
@@ -444,11 +457,11 @@ static __device__ __forceinline__ void store_weights(struct attend_shared<TYPE> 
 }
 
 /* p of n rows, and what outputs so far are worth; at a unit's end its maximum and sum too. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void make_weights(struct attend_shared<TYPE> *sh, int stage,
-                                                    int n, float scale, bool is_end,
-                                                    struct softmax &m)
+template <class SHARED>
+static __device__ __forceinline__ void make_weights(SHARED *sh, int stage, int part, int n,
+                                                    float scale, bool is_end, struct softmax &m)
 {
+    using shape = typename SHARED::shape;
     const int head = (int)threadIdx.x / 16, l = (int)threadIdx.x % 16;
     DCHECK(n >= 1 && n <= GROUP);
     float s[4], p[4];
@@ -462,9 +475,9 @@ static __device__ __forceinline__ void make_weights(struct attend_shared<TYPE> *
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         p[i] = exp2_approx(fmaf(s[i], scale, shift));
-        if constexpr (!row_shape<TYPE>::FP8) p[i] = to_bf16_and_back(p[i]);
+        if constexpr (!shape::FP8) p[i] = to_bf16_and_back(p[i]);
     }
-    store_weights(sh, stage, head, l, p);
+    store_weights(sh, stage, part, head, l, p);
     m.max = top;
     m.sum = fmaf(m.sum, alpha, (p[0] + p[1]) + (p[2] + p[3]));
     if (l == 0) sh->alpha[head] = alpha;
@@ -477,69 +490,88 @@ static __device__ __forceinline__ void make_weights(struct attend_shared<TYPE> *
 
 /* ---- outputs ---- */
 
-/* B operands of eight products from two rows: product n takes column n of this lane's eight. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void value_pair(const unsigned char *x_row,
-                                                  const unsigned char *y_row, uint32_t (&b)[8])
+template <int N>
+static __device__ __forceinline__ void read_words(const unsigned char *from, uint32_t (&v)[N])
 {
-    if constexpr (row_shape<TYPE>::FP8) {
-        const uint2 x = *(const uint2 *)x_row, y = *(const uint2 *)y_row;
-        e4m3x4_to_f16x2(__byte_perm(x.x, y.x, 0x5140), &b[0], &b[1]);
-        e4m3x4_to_f16x2(__byte_perm(x.x, y.x, 0x7362), &b[2], &b[3]);
-        e4m3x4_to_f16x2(__byte_perm(x.y, y.y, 0x5140), &b[4], &b[5]);
-        e4m3x4_to_f16x2(__byte_perm(x.y, y.y, 0x7362), &b[6], &b[7]);
+    static_assert(N == 1 || N == 2 || N == 4, "as many as one access reads");
+    if constexpr (N == 4) {
+        const uint4 x = *(const uint4 *)from;
+        v[0] = x.x, v[1] = x.y, v[2] = x.z, v[3] = x.w;
+    } else if constexpr (N == 2) {
+        const uint2 x = *(const uint2 *)from;
+        v[0] = x.x, v[1] = x.y;
     } else {
-        const uint4 x = *(const uint4 *)x_row, y = *(const uint4 *)y_row;
-        const uint32_t xs[4] = {x.x, x.y, x.z, x.w}, ys[4] = {y.x, y.y, y.z, y.w};
+        v[0] = *(const uint32_t *)from;
+    }
+}
+
+/* B operands of N products from two rows: product n takes column n of this lane's N. */
+template <class shape, int N>
+static __device__ __forceinline__ void value_pair(const unsigned char *x_row,
+                                                  const unsigned char *y_row, uint32_t (&b)[N])
+{
+    enum { WORDS = N * shape::VALUE / 4 };
+    uint32_t xs[WORDS], ys[WORDS];
+    read_words(x_row, xs);
+    read_words(y_row, ys);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < WORDS; i++) {
+        if constexpr (shape::FP8) {
+            e4m3x4_to_f16x2(__byte_perm(xs[i], ys[i], 0x5140), &b[4 * i], &b[4 * i + 1]);
+            e4m3x4_to_f16x2(__byte_perm(xs[i], ys[i], 0x7362), &b[4 * i + 2], &b[4 * i + 3]);
+        } else {
             b[2 * i] = __byte_perm(xs[i], ys[i], 0x5410);
             b[2 * i + 1] = __byte_perm(xs[i], ys[i], 0x7632);
         }
     }
 }
 
-/* o[n] += p . v for 16 heads and the columns 64w + 8c + n, c being the product's column. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void add_outputs(const struct attend_shared<TYPE> *sh, int stage,
-                                                   float (&o)[8][4])
+/* Outputs of a unit or of several; times `scale`, for the heads g and g + 8 of the lane. Product n
+ * has the columns COLUMNS (8w + c) + n of the block's part, c being the product's column. */
+template <int COLUMNS> struct outputs {
+    float o[COLUMNS][4];
+    float scale;
+};
+
+/* o += p . v for 16 heads and the warp's columns. */
+template <class SHARED>
+static __device__ __forceinline__ void add_outputs(const SHARED *sh, int stage, int part,
+                                                   struct outputs<SHARED::COLUMNS> &v)
 {
-    using shape = row_shape<TYPE>;
+    using shape = typename SHARED::shape;
+    enum { N = SHARED::COLUMNS };
     const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
     const int g = lane / 4, t = lane % 4;
+    const int own_slice = warp * N * 8 / SLICE;
+    const int column = part * (KV_LATENT / SHARED::N_PART) + (warp * 8 + g) * N;
     const uint32_t weights =
-        smem_address(&sh->p[shape::FP8 ? warp / 2 : 0][lane % 16][lane / 16 * 8]);
-    const unsigned char *values = sh->rows[stage] + row_offset<TYPE>(t % 2 * 32 + t / 2 * 4) +
-                                  (warp * 64 + g * 8) * shape::VALUE;
+        smem_address(&sh->p[shape::FP8 ? own_slice : 0][lane % 16][lane / 16 * 8]);
+    const unsigned char *values =
+        sh->rows[stage] + shape::offset(t % 2 * 32 + t / 2 * 4) + column * shape::VALUE;
 #pragma unroll
     for (int step = 0; step < GROUP / 16; step++) {
-        uint32_t p[4], b[2][8];
+        uint32_t p[4], b[2][N];
         ldmatrix_x4(p, weights + (uint32_t)step * 32);
 #pragma unroll
         for (int i = 0; i < 2; i++) { /* places 16 step + 8 i + 2 t and the next */
-            const unsigned char *v = values + row_offset<TYPE>(step / 2 * 8 + step % 2 + i * 2);
-            value_pair<TYPE>(v, v + row_offset<TYPE>(16), b[i]);
+            const unsigned char *row = values + shape::offset(step / 2 * 8 + step % 2 + i * 2);
+            value_pair<shape>(row, row + shape::offset(16), b[i]);
         }
 #pragma unroll
-        for (int n = 0; n < 8; n++) {
+        for (int n = 0; n < N; n++) {
             if constexpr (shape::FP8)
-                mma_f16(o[n], p[0], p[1], p[2], p[3], b[0][n], b[1][n]);
+                mma_f16(v.o[n], p[0], p[1], p[2], p[3], b[0][n], b[1][n]);
             else
-                mma_bf16(o[n], p[0], p[1], p[2], p[3], b[0][n], b[1][n]);
+                mma_bf16(v.o[n], p[0], p[1], p[2], p[3], b[0][n], b[1][n]);
         }
     }
 }
 
-/* Outputs of a unit or of several; times `scale`, for the heads g and g + 8 of the lane. */
-struct outputs {
-    float o[8][4];
-    float scale;
-};
-
-static __device__ __forceinline__ void outputs_clear(struct outputs &v)
+template <int COLUMNS>
+static __device__ __forceinline__ void outputs_clear(struct outputs<COLUMNS> &v)
 {
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
+    for (int n = 0; n < COLUMNS; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) v.o[n][i] = 0.0f;
     }
@@ -547,16 +579,17 @@ static __device__ __forceinline__ void outputs_clear(struct outputs &v)
 }
 
 /* The group in `stage`, whose rows have arrived, n of which count. */
-template <enum kv_type TYPE>
-static __device__ __forceinline__ void outputs_rescale(const struct attend_shared<TYPE> *sh,
-                                                       int stage, struct outputs &v)
+template <class SHARED>
+static __device__ __forceinline__ void outputs_rescale(const SHARED *sh, int stage, int part,
+                                                       struct outputs<SHARED::COLUMNS> &v)
 {
     const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4;
-    const float scale = group_scale(sh, stage, warp / 2);
+    const int slice = part * SHARED::OWN_SLICES + warp * SHARED::COLUMNS * 8 / SLICE;
+    const float scale = group_scale(sh, stage, slice);
     const float change = v.scale * inverse_power(scale);
     const float low = sh->alpha[g] * change, high = sh->alpha[g + 8] * change;
 #pragma unroll
-    for (int n = 0; n < 8; n++) {
+    for (int n = 0; n < SHARED::COLUMNS; n++) {
         v.o[n][0] *= low;
         v.o[n][1] *= low;
         v.o[n][2] *= high;
