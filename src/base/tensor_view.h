@@ -62,7 +62,8 @@ static inline enum tensor_int8 tensor_takes_int8(const struct tensor_view *v)
     if (v->n_col % TENSOR_SCALE_BLOCK != 0) return TENSOR_INT8_NONE;
     if (v->source) return tensor_takes_fp8(v) ? TENSOR_INT8_GROUP : TENSOR_INT8_NONE;
     if (v->dtype != DTYPE_I8) return TENSOR_INT8_NONE;
-    if (!v->scale || v->scale_block_col == TENSOR_SCALE_WHOLE) return TENSOR_INT8_ROW;
+    if (v->scale_block_col == TENSOR_SCALE_WHOLE) return TENSOR_INT8_ROW;
+    if (!v->scale && v->data) return TENSOR_INT8_ROW;
     bool is_block = v->scale_block_col == 0 || v->scale_block_col == TENSOR_SCALE_BLOCK;
     return is_block && v->scale_col0 == 0 ? TENSOR_INT8_GROUP : TENSOR_INT8_NONE;
 }

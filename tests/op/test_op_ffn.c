@@ -205,6 +205,50 @@ static void test_int8_inputs(void **state)
     }
 }
 
+/* The ffn of normed rows: of the forms that `reader` takes, or of all. */
+static float *run_normed(struct rig *r, const struct weight *norm, struct weight *w,
+                         const struct weight *reader, const float *x)
+{
+    const uint32_t hidden = r->config.hidden;
+    rig_write(r, BUFFER_RESIDUAL, N, hidden, x);
+    struct reduce_norm_args a = {.x = r->buffer[BUFFER_RESIDUAL],
+                                 .weight = norm,
+                                 .reader = reader,
+                                 .out = r->buffer[BUFFER_NORMED],
+                                 .n_token = N};
+    op_ok(r, r->ops->reduce_norm(r->b, &a), "reduce_norm");
+    struct ffn_args f = {
+        .w = w, .x = r->buffer[BUFFER_NORMED], .n_token = N, .y = r->buffer[BUFFER_DELTA]};
+    op_ok(r, r->ops->ffn(r->b, &f), "ffn");
+    return rig_read(r, BUFFER_DELTA, N, hidden);
+}
+
+/* Int8 codes that the norm leaves are those that products make of its values. */
+static void test_int8_codes_of_a_norm(void **state)
+{
+    (void)state;
+    for (int form = 0; form < 2; form++) {
+        struct backend_config c;
+        struct rig r;
+        struct gen *g = gen_create(48);
+        gen_config(&c, ACT_INT8, KV_TYPE_BF16, false);
+        rig_open(&r, op_backend(), &c);
+        const struct ffn_tensors t = {.gate = coded_matrix(g, form, c.dense_inner, c.hidden),
+                                      .up = coded_matrix(g, form, c.dense_inner, c.hidden),
+                                      .down = coded_matrix(g, form, c.hidden, c.dense_inner)};
+        const struct tensor_view vector = gen_vector(g, DTYPE_F32, c.hidden, 1, 0.2f);
+        struct weight *w = rig_ffn(&r, &t), *norm = rig_vector(&r, &vector);
+        float *x = gen_floats(g, (size_t)N * c.hidden, 3);
+        memset(x, 0, c.hidden * sizeof *x); /* a row of zeros */
+        float *want = run_normed(&r, norm, w, NULL, x), *got = run_normed(&r, norm, w, w, x);
+        op_same_bits("codes of a norm", got, want, (size_t)N * c.hidden * sizeof *got);
+        mem_free(want);
+        mem_free(got);
+        rig_close(&r);
+        gen_destroy(g);
+    }
+}
+
 /* Rows that reach a device in several steps. */
 static void test_tall(void **state)
 {
@@ -250,9 +294,13 @@ static void test_wrong_shape(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type),  cmocka_unit_test(test_every_form),
-        cmocka_unit_test(test_mixed_forms), cmocka_unit_test(test_int8_inputs),
-        cmocka_unit_test(test_tall),        cmocka_unit_test(test_wrong_shape),
+        cmocka_unit_test(test_every_type),
+        cmocka_unit_test(test_every_form),
+        cmocka_unit_test(test_mixed_forms),
+        cmocka_unit_test(test_int8_inputs),
+        cmocka_unit_test(test_tall),
+        cmocka_unit_test(test_wrong_shape),
+        cmocka_unit_test(test_int8_codes_of_a_norm),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -410,6 +410,39 @@ static void test_many_expanded(void **state)
 }
 
 /* Zeros in give the floor of the scale: 2^ceil(log2(1e-4 / 448)) = 2^-22. */
+/* Int8 weights with a scale a row, and with squares; few tokens and many. */
+static void test_int8_inputs(void **state)
+{
+    (void)state;
+    const struct op_batch_case k = {"int8", 2, {{0, 70}, {5, 13}}};
+    for (uint32_t block = 0; block <= 128; block += 128) {
+        const struct weight_form form = {
+            .code = CODE_I8, .block_row = block ? block : 1, .block_col = block};
+        struct front f;
+        memset(&f, 0, sizeof f);
+        f.g = gen_create_for(93, ACT_INT8);
+        gen_code_as(f.g, &form);
+        gen_config(&f.c, ACT_INT8, KV_TYPE_BF16, false);
+        open_rigs(&f, DTYPE_F8_E4M3);
+        set_case(&f, &k);
+        rig_set_cache(&f.ref, f.image, f.n_page);
+        rig_set_cache(&f.dev, f.image, f.n_page);
+        const uint32_t n = f.host.n_token, width = query_width(&f);
+        uint8_t *image = gen_alloc(f.g, f.n_page * f.c.kv.page_bytes);
+        float *want = run(&f, &f.ref, f.wr, 0, n);
+        float *got = run(&f, &f.dev, f.wd, 0, n);
+        rig_get_cache(&f.dev, image);
+        for (uint32_t t = 0; t < n; t++) {
+            op_close("int8 query", got + (size_t)t * width, want + (size_t)t * width,
+                     f.c.n_head * KV_ROW, 4 * op_tolerance(ACT_FP8));
+        }
+        check_chunks(&f, 17, got, image);
+        mem_free(want);
+        mem_free(got);
+        close_front(&f);
+    }
+}
+
 static void test_zero_row(void **state)
 {
     (void)state;
@@ -442,6 +475,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_f32_cache),     cmocka_unit_test(test_bf16_cache),
         cmocka_unit_test(test_fp8_cache),     cmocka_unit_test(test_many_tokens),
         cmocka_unit_test(test_many_expanded), cmocka_unit_test(test_zero_row),
+        cmocka_unit_test(test_int8_inputs),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -2,7 +2,7 @@
  * same bits, whatever the tile and however many clusters there are, and write nothing else; codes of
  * a SwiGLU and bf16 rows are those of the sums. The same of weights with a scale a row, and of
  * packed U4 weights, whose scales and codes are read exactly; and the products of int8, whose sums
- * are exact */
+ * are exact, with the bits of the portable kernels */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,6 +21,7 @@ extern "C" {
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
+#include "backend/cuda/sm90/product_int8.cuh"
 #include "backend/cuda/sm90/product_u4.cuh"
 #include "backend/cuda/sm90/u4.cuh"
 #include "simt/simt_fault.h"
@@ -253,6 +254,7 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
     cudaError_t e = which == FEW    ? product_few(a, tile, n_tile, limits, stream)
                     : which == WIDE ? product_fp8_wide(a, n_tile, limits, stream)
                     : a.pack.tile_bytes ? product_u4_sm90(a, n_tile, limits, stream)
+                    : a.int8            ? product_int8_sm90(a, n_tile, limits, stream)
                                         : product_fp8_sm90(a, n_tile, limits, stream);
     assert_int_equal(e, cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
@@ -518,7 +520,7 @@ float int8_output(const product_args &a, bool by_row, uint32_t e, uint32_t r, ui
     const uint32_t n_k_line = a.k / K_LINE, x = r / a.in_divisor;
     const int8_t *w = (const int8_t *)a.w + e * a.w_stride + (size_t)n * a.k;
     const int8_t *q = (const int8_t *)a.q + (size_t)x * a.k;
-    const float *ws = a.w_scale + e * a.w_scale_step + n / a.block_row * a.scale_stride;
+    const float *ws = a.w_scale + e * a.w_scale_step + n / K_LINE * a.scale_stride;
     int32_t all = 0;
     double sum = 0.0;
     for (uint32_t line = 0; line < n_k_line; line++) {
@@ -527,7 +529,54 @@ float int8_output(const product_args &a, bool by_row, uint32_t e, uint32_t r, ui
         all += part;
         if (!by_row) sum += (double)part * a.q_scale[x * n_k_line + line] * ws[line];
     }
-    return by_row ? (float)all * (a.q_scale[x] * ws[0]) : (float)sum;
+    if (by_row) return (float)all * (a.q_scale[x * n_k_line] * a.row_scale[e * a.row_scale_step + n]);
+    return (float)sum;
+}
+
+/* Weights row by row to tiles. */
+void tile_weights(problem &p, product_args &a, std::vector<uint8_t> &storage)
+{
+    const size_t stride = tiled_bytes(a.n, a.k);
+    uint8_t *to = aligned(storage, stride * p.n_expert);
+    for (size_t i = 0; i < (size_t)p.n_expert * a.n * a.k; i++) {
+        const size_t e = i / a.k / a.n;
+        to[e * stride + tiled_at((uint32_t)(i / a.k % a.n), (uint32_t)(i % a.k), a.k)] =
+            ((const uint8_t *)a.w)[i];
+    }
+    a.w = to;
+    a.w_stride = stride;
+    a.tiled = true;
+}
+
+/* The kernels of sm_90 give the bits `want` of the portable ones, whatever the tile and however many
+ * clusters there are. */
+void check_int8_sm90(problem &p, bool mapped, const std::vector<float> &want)
+{
+    std::vector<uint8_t> storage;
+    problem on90 = p;
+    product_args &a = on90.a;
+    const uint32_t n_row = a.n_token;
+    sm90_limits roomy = {}, split = {}, tight = {}, tight_many = {};
+    tile_weights(p, a, storage);
+    assert_int_equal(product_few_init(&roomy), cudaSuccess);
+    assert_int_equal(product_int8_sm90_init(), cudaSuccess);
+    roomy.n_sm = N_SM;
+    tight_many.n_sm = 1;
+    for (auto &row : tight.few) {
+        for (uint32_t &count : row) count = 2;
+    }
+    split = tight;
+    for (uint32_t tile : {8u, 16u, 32u, 64u}) {
+        split.n_sm = (n_row / tile + EXPERTS) * ceil_div(a.n, 64) / 2 + 1;
+        for (const sm90_limits &limits : {roomy, split, tight})
+            assert_true(run(FEW, on90, mapped, tile, n_row, limits) == want);
+    }
+    for (const sm90_limits &limits : {roomy, tight_many}) {
+        assert_true(run(MANY, on90, mapped, PRODUCT_LARGE_TILE, n_row, limits) == want);
+        if (!mapped) continue;
+        assert_true(run(MANY_LISTED, on90, mapped, PRODUCT_LARGE_TILE, n_row, limits) == want);
+        check_rounded(MANY_LISTED, on90, want, limits);
+    }
 }
 
 /* Every tile gives what is said there, and where sums are rounded the bits of every other one. */
@@ -545,15 +594,15 @@ void check_int8(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, boo
     for (float &s : p.w_scale) s = 0.01f * (float)(1 + next(seed) % 100);
     for (float &s : p.q_scale) s = 0.01f * (float)(1 + next(seed) % 100);
     a.w = w;
+    a.int8 = true;
     a.tiled = false;
     a.w_stride = (size_t)n * k;
     a.block_row = by_row ? 1 : K_LINE;
     a.block_col = by_row ? 1 << 30 : K_LINE;
     if (by_row) {
-        p.w_scale.resize((size_t)p.n_expert * n, 0.37f);
-        a.w_scale = p.w_scale.data();
-        a.scale_stride = 1;
-        a.w_scale_step = n;
+        make_row_scales(p);
+        for (size_t i = 0; i < p.q_scale.size(); i++) /* a row has one */
+            p.q_scale[i] = p.q_scale[i - i % (k / K_LINE)];
     }
     c.properties.sharedMemPerBlockOptin = 227 << 10;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
@@ -563,7 +612,7 @@ void check_int8(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, boo
         std::vector<float> got((size_t)(n_row + 1) * a.out_stride, guard);
         a.out = got.data();
         const uint32_t n_tile = mapped ? map_rows(p, tile) : ceil_div(n_row, tile);
-        assert_int_equal(product_i8(&c, a, by_row, tile, n_tile, "int8"), FATHOM_OK);
+        assert_int_equal(product_i8(&c, a, tile, n_tile, "int8"), FATHOM_OK);
         assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
         if (first.empty()) first = got;
         assert_true(got == first);
@@ -585,6 +634,8 @@ void check_int8(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, boo
     }
     assert_true(sqrt(error / norm) < 1e-6);
     assert_int_equal(cudaStreamDestroy(c.stream), cudaSuccess);
+    p.a.out = NULL;
+    if (n % 16 == 0) check_int8_sm90(p, mapped, first);
 }
 
 void test_int8(void **)
@@ -592,7 +643,8 @@ void test_int8(void **)
     for (bool by_row : {true, false}) {
         check_int8(1, 80, 128, 1, false, by_row);
         check_int8(13, 200, 6 * 128, 1, false, by_row); /* two parts of K, a cut tile */
-        check_int8(140, 72, 24 * 128, 1, false, by_row);
+        check_int8(17, 208, 12 * 128, 1, false, by_row);
+        check_int8(140, 80, 24 * 128, 1, false, by_row);
         check_int8(61, 80, 3 * 128, 4, true, by_row);
         check_int8(300, 144, 2 * 128, 2, true, by_row);
     }

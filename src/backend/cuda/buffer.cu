@@ -241,6 +241,7 @@ static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t 
                           0, buf->h + at, (const float *)f, n);
     }
     if (!err && buf->kind == BUFFER_NORMED && buf->q) {
+        buf->codes = CODES_FP8;
         err = cuda_quantize(c, f, n_row, width, buf->q + at, buf->scale + at / FP8_GROUP,
                             "buffer_write");
     }

@@ -72,6 +72,10 @@ enum {
     SHARED_PLAIN_MAX = 48 << 10, /* shared memory of a block whose limit is not raised */
 };
 
+/* What the inputs of a product become where they become codes: e4m3 or int8, with a scale for 128
+ * values; or int8 with one for all of a row, which then each of its groups of 128 has. */
+enum codes { CODES_NONE, CODES_FP8, CODES_INT8, CODES_INT8_ROW };
+
 /* A matrix y = W x in device memory, row-major as in the checkpoint. */
 struct matrix {
     enum dtype dtype;  /* F32, BF16, F8_E4M3 or I8; U8: packed, see pack */
@@ -81,8 +85,8 @@ struct matrix {
     bool tiled;        /* rows in tiles (product.cuh): on sm_90 alone */
     float *scale;      /* F8_E4M3, I8: one per block, rows of scale_stride; packed E2M1: one per
                          64 rows (pack4.h) */
-    float *line_scale; /* F8_E4M3 with a scale a row, in blocks of 1 x all: ones, one a K line, for
-                          products that take scales of squares; NULL: blocks are 128 x 128 */
+    float *line_scale; /* F8_E4M3, I8 with a scale a row, in blocks of 1 x all: ones, one a K line,
+                          for products that take scales of squares; NULL: blocks are squares */
     uint32_t scale_stride;
     uint32_t row0; /* place of (0, 0) inside its scale block; both 0 for the fast path */
     uint32_t col0;
@@ -153,6 +157,7 @@ struct buffer {
     float *f;            /* RESIDUAL NORMED DELTA LOGITS; QUERY and LATENT on the float path */
     bf16 *h;             /* NORMED, QUERY, LATENT on the fast path */
     uint8_t *q;          /* NORMED: codes [T][D]; QUERY: index query codes [T][Hi][128] */
+    enum codes codes;    /* NORMED: what q holds */
     float *scale;        /* NORMED: [T][D/128] */
     float *index_f;      /* QUERY: index query [T][Hi][128], float path */
     float *index_weight; /* QUERY: [T][Hi] */
@@ -162,22 +167,39 @@ struct buffer {
 };
 
 /* The forms in which a product may take its input. */
-enum { INPUT_F32 = 1, INPUT_BF16 = 2, INPUT_FP8 = 4, INPUT_ALL = 7 };
+enum {
+    INPUT_F32 = 1,
+    INPUT_BF16 = 2,
+    INPUT_FP8 = 4,
+    INPUT_INT8 = 8,
+    INPUT_INT8_ROW = 16,
+    INPUT_CODES = INPUT_FP8 | INPUT_INT8 | INPUT_INT8_ROW,
+    INPUT_ALL = INPUT_F32 | INPUT_BF16 | INPUT_FP8,
+};
+
+/* The codes of forms that have no more than one kind of them. */
+static inline enum codes codes_of_forms(uint32_t forms)
+{
+    if (forms & INPUT_FP8) return CODES_FP8;
+    if (forms & INPUT_INT8) return CODES_INT8;
+    return forms & INPUT_INT8_ROW ? CODES_INT8_ROW : CODES_NONE;
+}
 
 /* Input of a product: rows of `width`. */
 struct act {
     const float *f;
     const bf16 *h;
-    const uint8_t *q;
+    const uint8_t *q;   /* NULL: none */
     const float *scale; /* [T][width / 128] */
     uint32_t width;
     const int32_t *rows; /* the rows that are meant, for weights that cuda_wants_bf16; NULL: all */
+    enum codes codes;    /* what q holds */
 };
 
 /* act_of - a buffer's rows as they are */
 static inline struct act act_of(const struct buffer *buf, uint32_t width)
 {
-    struct act a = {buf->f, buf->h, buf->q, buf->scale, width, NULL};
+    struct act a = {buf->f, buf->h, buf->q, buf->scale, width, NULL, buf->codes};
     return a;
 }
 
@@ -288,7 +310,7 @@ struct cuda_backend {
     uint8_t *mid_q;
     float *mid_scale;
     uint8_t *int8_q;   /* inputs of a product of int8 weights, [rows][width] */
-    float *int8_scale; /* [rows] or [rows][width / 128] */
+    float *int8_scale; /* [rows][width / 128] */
     uint64_t int8_bytes;
     float *expert_out;   /* [T * rows_per_token][D]; or bf16, as many */
     float *shared_out;   /* [T][D] */
@@ -382,12 +404,14 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
                              const struct act *in, uint32_t n_token, float *out, const char *what);
 /* whether this weight takes e4m3 activations */
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
-/* whether it takes int8 ones, which its product makes of f32 */
+/* whether it takes int8 ones, which its product makes of f32 where they are not there */
 bool cuda_wants_int8(const struct cuda_backend *c, const struct matrix *w);
+/* which codes it takes */
+enum codes cuda_codes_of(const struct cuda_backend *c, const struct matrix *w);
 /* whether it takes bf16 ones, where they are there */
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w);
 /* INPUT_ flags of the forms of a norm's rows that w's products read: of prepare_mla, prepare_ffn or
- * prepare_moe (its router's not among them); NULL: all */
+ * prepare_moe (its router's not among them), one kind of codes at most; NULL: INPUT_ALL */
 uint32_t cuda_input_forms(const struct cuda_backend *c, const struct weight *w);
 /* queries in expanded form, of w = q_b, from the sums of cuda_product: rotary parts turned by the
  * angles (product.cuh), then rounded; for rows that are many, as cuda_takes_many says */
@@ -448,12 +472,14 @@ fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const st
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
                          uint8_t *q, float *scale, const char *what);
 
-/* product_i8.cu: fills int8_q and int8_scale from f, rows of `width` (a multiple of 128); by_row: a
- * scale for each row, else for each 128 values */
+/* int8_codes.cu: int8 codes and their scales, of rows of `width` values, a multiple of 128; swiglu:
+ * of their SwiGLU, from rows [gate | up] of twice as many */
 fathom_err cuda_int8_codes(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
-                           bool by_row, const char *what);
+                           bool swiglu, enum codes codes, uint8_t *q, float *scale,
+                           const char *what);
 
-/* dense.cu: mid [n_row][gate | up] to mid_q, for an FP8 weight, or mid_f, as bf16 for a BF16 one */
+/* dense.cu: mid [n_row][gate | up] to mid_q, for a weight that takes codes, or mid_f, as bf16 for a
+ * BF16 one */
 fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const struct matrix *down,
                        const char *what);
 /* what cuda_swiglu has left for this weight */

@@ -14,6 +14,7 @@
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
+#include "backend/cuda/sm90/product_int8.cuh"
 #include "backend/cuda/sm90/product_u4.cuh"
 #include "backend/cuda/sm90/value.cuh"
 
@@ -508,6 +509,7 @@ static fathom_err open_queue(struct cuda_backend *c)
         CU_TRY(c, product_few_init(&c->limits), "create");
         CU_TRY(c, product_fp8_sm90_init(), "create");
         CU_TRY(c, product_fp8_wide_init(), "create");
+        CU_TRY(c, product_int8_sm90_init(), "create");
         CU_TRY(c, product_u4_sm90_init(), "create");
         CU_TRY(c, product_bf16_sm90_init(), "create");
         CU_TRY(c, down_few_init(), "create");
@@ -536,7 +538,9 @@ static void log_kernels(const struct cuda_backend *c)
     for (size_t i = 0; i < sizeof dense / sizeof *dense; i++) {
         LOG_INFO("cuda", "operator=%s few_rows=\"%s\" many_rows=\"%s\"", dense[i], few, many);
     }
-    if (c->c.act == ACT_INT8) LOG_INFO("cuda", "weights=int8 kernels=\"product_i8 (mma.sync)\"");
+    if (c->c.act == ACT_INT8)
+        LOG_INFO("cuda", "weights=int8 kernels=\"%s\"",
+                 c->sm90 ? "product_few, product_int8 (sm_90, wgmma)" : "product_i8 (mma.sync)");
     if (c->sm90)
         LOG_INFO("cuda", "operator=moe few_tokens_from_swiglu=\"down_few (sm_90, wgmma)\"");
     const char *path = c->fast ? "tensor cores" : "float";

@@ -8,12 +8,13 @@
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
+#include "backend/cuda/sm90/product_int8.cuh"
 #include "backend/cuda/sm90/product_u4.cuh"
 
 enum { SMALL_TOKENS_MAX = 64, FEW_TOKENS_MAX = 64, FEW_TILE_MAX = 64, LONG_K_LINES = 32 };
 static_assert((int)FEW_TILE_MAX == 8 << (FEW_TILES - 1), "tiles of product_few: 8, 16, 32, 64");
 
-/* Products of codes have scales of squares; product_float has blocks of any size. */
+/* Products of codes have scales of squares or rows; product_float has blocks of any size. */
 static void set_scales(struct product_args *a, const struct matrix *w, bool codes)
 {
     const bool by_row = codes && w->line_scale;
@@ -22,6 +23,12 @@ static void set_scales(struct product_args *a, const struct matrix *w, bool code
     a->row_scale = by_row ? w->scale : NULL;
     a->block_row = w->block_row;
     a->block_col = w->block_col;
+}
+
+/* Whether the inputs are there as the codes that w takes. */
+static bool has_codes(const struct cuda_backend *c, const struct matrix *w, const struct act *in)
+{
+    return in->q && in->codes != CODES_NONE && in->codes == cuda_codes_of(c, w);
 }
 
 static struct product_args make_args(const struct cuda_backend *c, const struct matrix *w,
@@ -36,15 +43,18 @@ static struct product_args make_args(const struct cuda_backend *c, const struct 
     a.tiled = w->tiled;
     a.w_stride = tiled_bytes(w->n_row, w->n_col);
     a.pack = w->pack;
-    set_scales(&a, w, in->q && cuda_wants_fp8(c, w));
+    a.int8 = cuda_wants_int8(c, w);
+    set_scales(&a, w, a.int8 || has_codes(c, w, in));
     a.n = w->n_row;
     a.k = w->n_col;
     a.row0 = w->row0;
     a.col0 = w->col0;
     a.f = in->f;
     a.h = in->h;
-    a.q = in->q;
-    a.q_scale = in->scale;
+    if (has_codes(c, w, in)) {
+        a.q = in->q;
+        a.q_scale = in->scale;
+    }
     a.in_rows = in->rows;
     a.out = out;
     a.out_stride = stride;
@@ -65,6 +75,13 @@ bool cuda_wants_int8(const struct cuda_backend *c, const struct matrix *w)
     return c->c.act == ACT_INT8 && w->dtype == DTYPE_I8 && w->int8 != TENSOR_INT8_NONE;
 }
 
+enum codes cuda_codes_of(const struct cuda_backend *c, const struct matrix *w)
+{
+    if (cuda_wants_fp8(c, w)) return CODES_FP8;
+    if (!cuda_wants_int8(c, w)) return CODES_NONE;
+    return w->int8 == TENSOR_INT8_ROW ? CODES_INT8_ROW : CODES_INT8;
+}
+
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w)
 {
     return c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0;
@@ -73,7 +90,19 @@ bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w)
 static uint32_t input_form(const struct cuda_backend *c, const struct matrix *w)
 {
     if (!c->fast) return INPUT_F32;
-    return cuda_wants_fp8(c, w) ? INPUT_FP8 : cuda_wants_bf16(c, w) ? INPUT_BF16 : INPUT_F32;
+    switch (cuda_codes_of(c, w)) {
+    case CODES_FP8: return INPUT_FP8;
+    case CODES_INT8: return INPUT_INT8;
+    case CODES_INT8_ROW: return INPUT_INT8_ROW;
+    default: return cuda_wants_bf16(c, w) ? INPUT_BF16 : INPUT_F32;
+    }
+}
+
+/* Of several kinds of codes the first; products make the others, which are int8, of values. */
+static uint32_t one_kind(uint32_t forms)
+{
+    const uint32_t codes = forms & INPUT_CODES, first = codes & (~codes + 1);
+    return codes == first ? forms : (forms & ~(uint32_t)INPUT_CODES) | first | INPUT_F32;
 }
 
 static uint32_t list_forms(const struct cuda_backend *c, const struct matrix_list *w)
@@ -88,14 +117,14 @@ uint32_t cuda_input_forms(const struct cuda_backend *c, const struct weight *w)
     if (!w) return INPUT_ALL;
     if (w->kind == WEIGHT_MLA) {
         const uint32_t forms = list_forms(c, &w->mla.front);
-        return w->mla.index_head.data ? forms | input_form(c, &w->mla.index_head) : forms;
+        return one_kind(w->mla.index_head.data ? forms | input_form(c, &w->mla.index_head) : forms);
     }
-    if (w->kind == WEIGHT_FFN) return list_forms(c, &w->ffn.up);
+    if (w->kind == WEIGHT_FFN) return one_kind(list_forms(c, &w->ffn.up));
     ASSERT(w->kind == WEIGHT_MOE);
     uint32_t forms = input_form(c, &w->moe.up.first);
     if (!w->moe.fused_up) forms |= input_form(c, &w->moe.up_alone.first);
     if (w->moe.separate_shared) forms |= list_forms(c, &w->ffn.up);
-    return forms;
+    return one_kind(forms);
 }
 
 /* Whether sm90/ takes it where rows are many. */
@@ -143,6 +172,10 @@ static fathom_err product_sm90(struct cuda_backend *c, const struct product_args
         return cuda_check(c, product_u4_sm90(a, n_tile, c->limits, c->stream), "product_u4_sm90",
                           what);
     }
+    if (a.int8) {
+        return cuda_check(c, product_int8_sm90(a, n_tile, c->limits, c->stream),
+                          "product_int8_sm90", what);
+    }
     return cuda_check(c, product_fp8_sm90(a, n_tile, c->limits, c->stream), "product_fp8_sm90",
                       what);
 }
@@ -163,11 +196,13 @@ static fathom_err product_bf16_many(struct cuda_backend *c, const struct product
                       "product_bf16_sm90", what);
 }
 
-static fathom_err product_fp8(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
-                              uint32_t n_tile, const char *what)
+/* A product of codes. */
+static fathom_err product_codes(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                                uint32_t n_tile, const char *what)
 {
     if (a.pack.tile_bytes) return product_u4(c, a, tile, n_tile, what);
     if (a.tiled) return product_sm90(c, a, tile, n_tile, what);
+    if (a.int8) return product_i8(c, a, tile, n_tile, what);
     if (tile == PRODUCT_LARGE_TILE) return product_fp8_large(c, a, n_tile, what);
     return product_small(c, a, tile, n_tile, what);
 }
@@ -208,8 +243,8 @@ static uint32_t u4_tile(const struct cuda_backend *c, const struct product_args 
     return few || !product_u4_takes(a.pack) ? (uint32_t)FEW_TILE_MAX : (uint32_t)PRODUCT_LARGE_TILE;
 }
 
-/* Rows of a tile of a plain FP8 product. */
-static uint32_t fp8_tile(const struct cuda_backend *c, const struct product_args &a)
+/* Rows of a tile of a plain product of codes. */
+static uint32_t codes_tile(const struct cuda_backend *c, const struct product_args &a)
 {
     if (a.pack.tile_bytes) return u4_tile(c, a);
     if (!a.tiled) {
@@ -219,16 +254,17 @@ static uint32_t fp8_tile(const struct cuda_backend *c, const struct product_args
     return few_is_faster(c, a) ? (uint32_t)FEW_TILE_MAX : (uint32_t)PRODUCT_LARGE_TILE;
 }
 
-/* Inputs are made codes here, whoever made them before for another matrix. */
-static fathom_err product_int8(struct cuda_backend *c, struct product_args a,
-                               const struct matrix *w, const struct act *in, uint32_t n_in,
-                               uint32_t tile, uint32_t n_tile, const char *what)
+/* The int8 codes of a's inputs, where nobody has made them. */
+static fathom_err find_int8_codes(struct cuda_backend *c, struct product_args *a,
+                                  const struct matrix *w, const struct act *in, uint32_t n_in,
+                                  const char *what)
 {
-    const bool by_row = w->int8 == TENSOR_INT8_ROW;
-    TRY(cuda_int8_codes(c, in->f, n_in, in->width, by_row, what));
-    a.q = c->int8_q;
-    a.q_scale = c->int8_scale;
-    return product_i8(c, a, by_row, tile, n_tile, what);
+    if (!a->int8 || a->q) return FATHOM_OK;
+    ASSERT((uint64_t)n_in * in->width <= c->int8_bytes);
+    a->q = c->int8_q;
+    a->q_scale = c->int8_scale;
+    return cuda_int8_codes(c, in->f, n_in, in->width, false, cuda_codes_of(c, w), c->int8_q,
+                           c->int8_scale, what);
 }
 
 fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const struct act *in,
@@ -236,14 +272,10 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
 {
     struct product_args a = make_args(c, w, in, out, stride);
     a.n_token = n_token;
-    if (cuda_wants_fp8(c, w) && in->q) {
-        uint32_t tile = fp8_tile(c, a);
-        return product_fp8(c, a, tile, ceil_div(n_token, tile), what);
-    }
-    if (cuda_wants_int8(c, w)) {
-        const uint32_t tile =
-            n_token > SMALL_TOKENS_MAX ? (uint32_t)PRODUCT_LARGE_TILE : token_tile(n_token);
-        return product_int8(c, a, w, in, n_token, tile, ceil_div(n_token, tile), what);
+    TRY(find_int8_codes(c, &a, w, in, n_token, what));
+    if (a.q) {
+        uint32_t tile = codes_tile(c, a);
+        return product_codes(c, a, tile, ceil_div(n_token, tile), what);
     }
     if (in->h && cuda_wants_bf16(c, w)) {
         const bool many = n_token >= bf16_many_rows(w) && stride % 2 == 0;
@@ -266,10 +298,10 @@ fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w
 bool cuda_takes_many(const struct cuda_backend *c, const struct matrix *w, const struct act *in,
                      uint32_t n_token)
 {
-    if (!in->q || !cuda_wants_fp8(c, w) || n_token == 0) return false;
+    if (!has_codes(c, w, in) || n_token == 0) return false;
     struct product_args a = make_args(c, w, in, NULL, w->n_row);
     a.n_token = n_token;
-    return (a.tiled || a.pack.tile_bytes) && fp8_tile(c, a) == PRODUCT_LARGE_TILE;
+    return (a.tiled || a.pack.tile_bytes) && codes_tile(c, a) == PRODUCT_LARGE_TILE;
 }
 
 bool cuda_takes_listed(const struct cuda_backend *c, const struct matrix *w)
@@ -294,7 +326,8 @@ bool cuda_takes_swiglu(const struct cuda_backend *c, const struct matrix_list *w
                        const struct act *in, uint32_t n_token)
 {
     const struct matrix *m = &w->part[0];
-    return w->n == 1 && m->n_row % (2 * FP8_GROUP) == 0 && cuda_takes_many(c, m, in, n_token);
+    return w->n == 1 && m->n_row % (2 * FP8_GROUP) == 0 && cuda_wants_fp8(c, m) &&
+           cuda_takes_many(c, m, in, n_token);
 }
 
 fathom_err cuda_product_swiglu(struct cuda_backend *c, const struct matrix_list *w,
@@ -333,13 +366,10 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
         a.known_task = (int)c->c.n_expert_used + 1;
         a.known_expert = (int)w->n - 1;
     }
-    if (cuda_wants_fp8(c, &w->first) && in->q) {
+    TRY(find_int8_codes(c, &a, &w->first, in, c->map.n_row / rows.in_divisor, what));
+    if (a.q) {
         const uint32_t tile = many_is_faster(c, a) ? PRODUCT_LARGE_TILE : c->map.tile;
-        return product_fp8(c, a, tile, c->map.max_task, what);
-    }
-    if (cuda_wants_int8(c, &w->first)) {
-        return product_int8(c, a, &w->first, in, c->map.n_row / rows.in_divisor, c->map.tile,
-                            c->map.max_task, what);
+        return product_codes(c, a, tile, c->map.max_task, what);
     }
     if (in->h && cuda_wants_bf16(c, &w->first)) {
         if (c->map.tile <= PRODUCT_BF16_TILE_MAX)

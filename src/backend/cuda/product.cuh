@@ -33,7 +33,7 @@ struct product_args {
     const void *w;
     bool tiled; /* w lies as tiled_at says; else row by row */
     const float *w_scale;
-    const float *row_scale; /* FP8: times each output, where scales of blocks are ones; or NULL */
+    const float *row_scale; /* times each output, where scales of blocks are ones; or NULL */
     size_t row_scale_step;  /* mapped: floats from matrix to matrix */
     uint32_t n;
     uint32_t k;
@@ -47,6 +47,7 @@ struct product_args {
     const bf16 *h;
     const uint8_t *q;
     const float *q_scale;   /* [rows][k / 128] */
+    bool int8;              /* q and w hold int8; with row_scale, a row of inputs has one scale */
     bool round;             /* inputs are rounded to bf16: float kernel only */
     const int32_t *in_rows; /* plain, bf16: row r reads in[in_rows[r]]; NULL: in[r] */
     uint32_t n_token;
@@ -107,6 +108,13 @@ static __device__ __forceinline__ struct product_rows product_rows_of(const stru
     return p;
 }
 
+/* An int8 output, of the sum of all products of codes: times both scales, whose product is rounded
+ * first. */
+static __device__ __forceinline__ float int8_value(int sum, float in_scale, float row_scale)
+{
+    return (float)sum * (in_scale * row_scale);
+}
+
 /* The finished sum of output n. */
 static __device__ __forceinline__ float row_scaled(const struct product_rows &p, uint32_t n,
                                                    float sum)
@@ -136,8 +144,8 @@ fathom_err product_small(struct cuda_backend *c, const struct product_args &a, u
                          uint32_t n_tile, const char *what);
 fathom_err product_u4_small(struct cuda_backend *c, const struct product_args &a,
                             uint32_t tile_tokens, uint32_t n_tile, const char *what);
-fathom_err product_i8(struct cuda_backend *c, const struct product_args &a, bool by_row,
-                      uint32_t tile, uint32_t n_tile, const char *what);
+fathom_err product_i8(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                      uint32_t n_tile, const char *what);
 fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                         uint32_t n_tile, const char *what);
 fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,

@@ -110,9 +110,10 @@ static enum dtype stored_type(const struct tensor_view *v)
     return v->dtype == DTYPE_F16 ? DTYPE_F32 : v->dtype;
 }
 
-/* E4M3 whose rows have one scale each, or all the same. */
+/* E4M3 or I8 whose rows have one scale each, or all the same. */
 static bool has_row_scales(const struct tensor_view *v)
 {
+    if (v->dtype == DTYPE_I8) return tensor_takes_int8(v) == TENSOR_INT8_ROW;
     if (v->scale_row0 || v->scale_col0) return false;
     return v->dtype == DTYPE_F8_E4M3 && v->scale && v->scale_block_col == TENSOR_SCALE_WHOLE &&
            (v->scale_block_row == 1 || v->scale_block_row == TENSOR_SCALE_WHOLE);
@@ -304,12 +305,22 @@ static fathom_err fill_part(struct cuda_backend *c, const struct matrix *m, uint
     return FATHOM_OK;
 }
 
+/* Whether products take inputs of the same codes, and scales of squares or rows. */
+static bool takes_int8(const struct cuda_backend *c, const struct tensor_view *v)
+{
+    if (c->c.act != ACT_INT8 || v->dtype != DTYPE_I8) return false;
+    if (has_row_scales(v)) return true;
+    const bool squares = v->scale_block_row == 0 || v->scale_block_row == SCALE_BLOCK;
+    return tensor_takes_int8(v) == TENSOR_INT8_GROUP && squares;
+}
+
 /* What sm90/ takes: the same for every number of rows. Rows come in multiples of 16, so the outputs
  * of matrices side by side are aligned for each. */
 static bool takes_tiles(const struct cuda_backend *c, const struct tensor_view *v)
 {
-    return c->sm90 && c->fast && v->dtype == DTYPE_F8_E4M3 && v->n_col % K_LINE_BYTES == 0 &&
-           v->n_row % 16 == 0 && v->scale_row0 == 0 && v->scale_col0 == 0;
+    return c->sm90 && c->fast && (v->dtype == DTYPE_F8_E4M3 || takes_int8(c, v)) &&
+           v->n_col % K_LINE_BYTES == 0 && v->n_row % 16 == 0 && v->scale_row0 == 0 &&
+           v->scale_col0 == 0;
 }
 
 /* A matrix of BF16 whose products walk through all of K (product_bf16.cu): the head. */
@@ -337,7 +348,12 @@ static void shape_matrix(struct matrix *m, const struct tensor_view *like)
     m->block_col = scale_block(like->scale_block_col);
     m->packs_fp8 = false;
     m->int8 = tensor_takes_int8(like);
-    if (has_row_scales(like)) m->block_row = 1;
+    if (has_row_scales(like)) {
+        m->row0 = 0;
+        m->col0 = 0;
+        m->block_row = 1;
+        m->block_col = scale_block(TENSOR_SCALE_WHOLE);
+    }
     if (like->source) {
         m->pack = pack4_of(&like->source->form);
         m->packs_fp8 = tensor_takes_fp8(like);
@@ -412,9 +428,9 @@ static bool same_form(const struct tensor_view *a, const struct tensor_view *b)
         return weight_form_equal(&a->source->form, &b->source->form) &&
                tensor_takes_fp8(a) == tensor_takes_fp8(b);
     }
+    if (a->dtype != b->dtype) return false;
     if (has_row_scales(a) && has_row_scales(b)) return true;
-    return a->dtype == b->dtype && a->scale_block_row == b->scale_block_row &&
-           a->scale_block_col == b->scale_block_col;
+    return a->scale_block_row == b->scale_block_row && a->scale_block_col == b->scale_block_col;
 }
 
 /* Whether parts can be one matrix: one form, and for coded ones no scale block or tile shared or
@@ -429,6 +445,8 @@ static bool can_stack(const struct tensor_view *const *parts, uint32_t n)
             continue;
         }
         if (v->dtype == DTYPE_I8) {
+            if (has_row_scales(v) && i + 1 < n && v->n_row % SCALE_BLOCK != 0) return false;
+            if (has_row_scales(v)) continue;
             const uint32_t block = v->scale_block_row ? v->scale_block_row : (uint32_t)SCALE_BLOCK;
             if (n > 1 && (v->n_row % block != 0 || v->scale_row0 || v->scale_col0)) return false;
             continue;

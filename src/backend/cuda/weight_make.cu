@@ -78,14 +78,16 @@ __global__ void generate_kernel(T *p, bool tiled, uint64_t n, uint32_t n_col, ui
 }
 
 /* Codes that end at +-127, of the scale that tensor_view_scale says of them. */
-__global__ void generate_i8_kernel(int8_t *q, uint64_t n, uint32_t n_col, uint64_t first,
-                                   uint64_t stride, uint64_t seed, float std_in_scales)
+__global__ void generate_i8_kernel(int8_t *q, bool tiled, uint64_t n, uint32_t n_col,
+                                   uint64_t first, uint64_t stride, uint64_t seed,
+                                   float std_in_scales)
 {
     kernel_begin();
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < n;
          i += (uint64_t)gridDim.x * blockDim.x) {
-        const float v = std_in_scales * normal_at(seed, first + i / n_col * stride + i % n_col);
-        q[i] = (int8_t)rintf(fminf(fmaxf(v, -127.0f), 127.0f));
+        const uint32_t row = (uint32_t)(i / n_col), col = (uint32_t)(i % n_col);
+        const float v = std_in_scales * normal_at(seed, first + row * stride + col);
+        q[tiled ? tiled_at(row, col, n_col) : i] = (int8_t)rintf(fminf(fmaxf(v, -127.0f), 127.0f));
     }
 }
 
@@ -207,8 +209,8 @@ static fathom_err generate_i8(struct cuda_backend *c, int8_t *q, const struct ma
     const float s = tensor_view_scale(v, 0, 0);
     ASSERT(scale && s > 0);
     TRY(cuda_fill_values(c, scale, n_scale, s, what));
-    return cuda_launch(c, what, generate_i8_kernel, dim3(BLOCKS), THREADS, 0, q, n, v->n_col, first,
-                       v->row_stride, v->generate_seed, v->generate_std / s);
+    return cuda_launch(c, what, generate_i8_kernel, dim3(BLOCKS), THREADS, 0, q, m->tiled, n,
+                       v->n_col, first, v->row_stride, v->generate_seed, v->generate_std / s);
 }
 
 fathom_err cuda_make_values(struct cuda_backend *c, const struct matrix *m, void *data,

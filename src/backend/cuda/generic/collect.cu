@@ -456,7 +456,8 @@ uint32_t cuda_own_rows(const struct backend *b, uint32_t n_token)
 fathom_err cuda_spread_rows(struct backend *b, const struct spread_rows_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
-    const struct buffer *from = a->from, *to = a->to;
+    const struct buffer *from = a->from;
+    struct buffer *to = a->to;
     const uint32_t n = c->c.hidden, n_used = c->c.n_expert_used;
     const uint32_t forms = cuda_input_forms(c, a->w);
     struct row_array array[5];
@@ -464,7 +465,9 @@ fathom_err cuda_spread_rows(struct backend *b, const struct spread_rows_args *a)
     op_check_spread_rows(&c->c, a);
     ASSERT(from->kind == BUFFER_NORMED && to->kind == BUFFER_NORMED);
     ASSERT(a->w->kind == WEIGHT_FFN || a->w->kind == WEIGHT_MOE);
-    if (forms & INPUT_FP8) {
+    if (forms & INPUT_CODES) {
+        ASSERT(from->codes == codes_of_forms(forms));
+        to->codes = from->codes;
         array[n_array++] = {to->q, n, from->q};
         array[n_array++] = {to->scale, n / FP8_GROUP * 4, from->scale};
     }

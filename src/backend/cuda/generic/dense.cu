@@ -120,7 +120,9 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     if (a->reader && a->reader->kind == WEIGHT_MOE) forms |= INPUT_F32; /* the router's */
     k.f = forms & INPUT_F32 ? a->out->f : NULL;
     k.h = forms & INPUT_BF16 ? a->out->h : NULL;
-    k.q = forms & INPUT_FP8 ? a->out->q : NULL;
+    k.codes = codes_of_forms(forms);
+    k.q = k.codes ? a->out->q : NULL;
+    a->out->codes = k.codes;
     k.scale = a->out->scale;
     k.n = c->c.hidden;
     k.eps = c->c.norm_eps;
@@ -174,13 +176,15 @@ __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inn
 
 struct act cuda_mid(struct cuda_backend *c, const struct matrix *down)
 {
-    const bool fp8 = cuda_wants_fp8(c, down), rounded = cuda_wants_bf16(c, down);
+    const enum codes codes = cuda_codes_of(c, down);
+    const bool rounded = cuda_wants_bf16(c, down);
     struct act mid = {rounded ? NULL : c->mid_f,
                       rounded ? (const bf16 *)c->mid_f : NULL,
-                      fp8 ? c->mid_q : NULL,
+                      codes ? c->mid_q : NULL,
                       c->mid_scale,
                       down->n_col,
-                      NULL};
+                      NULL,
+                      codes};
     return mid;
 }
 
@@ -188,9 +192,12 @@ fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const struct matr
                        const char *what)
 {
     const uint32_t inner = down->n_col, n_group = n_row * ceil_div(inner, FP8_GROUP);
-    const bool fp8 = cuda_wants_fp8(c, down);
+    const enum codes codes = cuda_codes_of(c, down);
+    const bool fp8 = codes == CODES_FP8;
     bf16 *h = cuda_wants_bf16(c, down) ? (bf16 *)c->mid_f : NULL;
-    ASSERT(!fp8 || inner % FP8_GROUP == 0);
+    ASSERT(!codes || inner % FP8_GROUP == 0);
+    if (codes && !fp8)
+        return cuda_int8_codes(c, c->mid, n_row, inner, true, codes, c->mid_q, c->mid_scale, what);
     ASSERT((uint64_t)n_row * ceil_div(inner, FP8_GROUP) == n_group);
     return cuda_launch(c, what, swiglu_kernel, dim3(ceil_div(n_group, GROUP_WARPS)), GROUP_THREADS,
                        0, c->mid, n_row, inner, c->mid_f, h, fp8 ? c->mid_q : NULL, c->mid_scale);

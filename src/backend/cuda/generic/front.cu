@@ -6,6 +6,7 @@
 #include "backend/cuda/generic/front.cuh"
 #include "backend/cuda/generic/index_head.cuh"
 #include "backend/cuda/generic/index_lanes.cuh"
+#include "backend/cuda/generic/int8_codes.cuh"
 #include "backend/cuda/kv.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
@@ -27,6 +28,7 @@ struct front_args {
     float *qa_f;   /* NULL: nobody takes values */
     bf16 *qa_h;    /* NULL: nobody takes rounded ones */
     uint8_t *qa_q; /* NULL: nobody takes codes */
+    enum codes qa_codes;
     float *qa_scale;
     const int32_t *pos, *slot;
     struct kv_layer kv;
@@ -89,11 +91,38 @@ static __device__ __forceinline__ void front_index_key(const struct front_args &
     if (threadIdx.x % INDEX_LANES == 0) ((float *)(block + KV_INDEX_SCALES_OFFSET))[j] = scale;
 }
 
-/* The block's norm of the query latent, and its codes, a group of 128 a warp. */
+/* The codes of the block's query latent, a group of 128 a warp. */
+static __device__ __forceinline__ void front_query_codes(const struct front_args &a, uint32_t token,
+                                                         const float (&v)[QA_STEPS][4],
+                                                         float *scratch)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    uint32_t bits = 0;
+    float of_row = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < QA_STEPS; i++) bits = max(bits, largest_bits(*(const float4 *)v[i]));
+    if (a.qa_codes == CODES_INT8_ROW) of_row = int8_scale(block_most(bits, scratch));
+#pragma unroll
+    for (uint32_t i = 0; i < QA_STEPS; i++) {
+        const uint32_t at = (i * THREADS + threadIdx.x) * 4;
+        if (at >= a.q_lora) break;
+        const size_t to = (size_t)token * a.q_lora + at, group = to / FP8_GROUP;
+        const float4 x = *(const float4 *)v[i];
+        DCHECK((to - lane * 4) % FP8_GROUP == 0);
+        if (a.qa_codes == CODES_FP8) {
+            quantize_warp(v[i], a.qa_q + to - lane * 4, a.qa_scale + group);
+        } else {
+            const float s =
+                a.qa_codes == CODES_INT8_ROW ? of_row : int8_scale(warp_most(largest_bits(x)));
+            store_int8(x, s, a.qa_q + to - lane * 4, a.qa_scale + group);
+        }
+    }
+}
+
+/* The block's norm of the query latent, and its codes. Values past its end are zero. */
 static __device__ __forceinline__ void front_query(const struct front_args &a, uint32_t token,
                                                    float *scratch)
 {
-    const uint32_t lane = threadIdx.x % WARP;
     float v[QA_STEPS][4] = {}, weight[QA_STEPS][4], sum = 0.0f;
 #pragma unroll
     for (uint32_t i = 0; i < QA_STEPS; i++) {
@@ -121,9 +150,8 @@ static __device__ __forceinline__ void front_query(const struct front_args &a, u
         if (a.qa_h)
             *(uint2 *)(a.qa_h + to) =
                 make_uint2(pack_bf16(v[i][0], v[i][1]), pack_bf16(v[i][2], v[i][3]));
-        DCHECK(!a.qa_q || (to - lane * 4) % FP8_GROUP == 0);
-        if (a.qa_q) quantize_warp(v[i], a.qa_q + to - lane * 4, a.qa_scale + to / FP8_GROUP);
     }
+    if (a.qa_q) front_query_codes(a, token, v, scratch);
 }
 
 /* Four values of a cache row that has no codes. */
@@ -217,11 +245,19 @@ __global__ void __launch_bounds__(THREADS, FEW ? 2 : 5)
     }
 }
 
+/* The codes that query latents become: those of the first product. */
+static enum codes latent_codes(const struct cuda_backend *c, const struct matrix_list *l)
+{
+    return cuda_codes_of(c, &l->part[0]);
+}
+
+/* Whether nobody takes anything else. */
 static bool takes_codes_alone(const struct cuda_backend *c, const struct matrix_list *l)
 {
+    const enum codes codes = latent_codes(c, l);
     ASSERT(l->n >= 1 && l->n <= MATRIX_PARTS_MAX);
     for (uint32_t i = 0; i < l->n; i++) {
-        if (!cuda_wants_fp8(c, &l->part[i])) return false;
+        if (!codes || cuda_codes_of(c, &l->part[i]) != codes) return false;
     }
     return true;
 }
@@ -252,7 +288,8 @@ static fathom_err run_front(struct cuda_backend *c, const struct mla_front_args 
     f.index_weight = w->mla.index_weight;
     f.index_bias = w->mla.index_bias;
     float *room = a->owned ? c->own.qa_f : c->qa_f;
-    f.qa_q = cuda_wants_fp8(c, &w->mla.query.part[0]) ? (a->owned ? c->own.qa_q : c->qa_q) : NULL;
+    f.qa_codes = latent_codes(c, &w->mla.query);
+    f.qa_q = !f.qa_codes ? NULL : a->owned ? c->own.qa_q : c->qa_q;
     f.qa_h = rounded_latents(c, &w->mla.query, room);
     f.qa_f = f.qa_h || takes_codes_alone(c, &w->mla.query) ? NULL : room;
     f.qa_scale = a->owned ? c->own.qa_scale : c->qa_scale;
@@ -411,13 +448,15 @@ static fathom_err own_index_queries(struct cuda_backend *c, const struct mla_fro
                                     const struct batch *own)
 {
     const struct matrix m = index_query_of(c, &a->w->mla.query);
+    const enum codes codes = latent_codes(c, &a->w->mla.query);
     bf16 *qa_h = rounded_latents(c, &a->w->mla.query, c->own.qa_f);
     const struct act qa = {qa_h ? NULL : c->own.qa_f,
                            qa_h,
-                           cuda_wants_fp8(c, &m) ? c->own.qa_q : NULL,
+                           codes ? c->own.qa_q : NULL,
                            c->own.qa_scale,
                            c->c.q_lora_rank,
-                           NULL};
+                           NULL,
+                           codes};
     TRY(cuda_product(c, &m, &qa, own->n_token, c->query, m.n_row, "index_q_b"));
     return front_own_index(c, a, own);
 }
@@ -431,7 +470,7 @@ static fathom_err spread_front(struct cuda_backend *c, const struct mla_front_ar
     const int32_t *slot = a->batch->slot;
     struct row_array array[SPREAD_ARRAYS_MAX];
     uint32_t n = 0;
-    if (cuda_wants_fp8(c, &query->part[0])) {
+    if (latent_codes(c, query)) {
         array[n++] = {c->qa_q, lora, c->own.qa_q};
         array[n++] = {c->qa_scale, lora / FP8_GROUP * 4, c->own.qa_scale};
     }
@@ -469,10 +508,15 @@ fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
     TRY(run_front(c, a, &own, head));
     if (a->owned) TRY(spread_front(c, a));
     if (a->owned && a->want_index_query) TRY(own_index_queries(c, a, &own));
-    bool fp8 = cuda_wants_fp8(c, &a->w->mla.query.part[0]);
+    const enum codes codes = latent_codes(c, &a->w->mla.query);
     bf16 *qa_h = rounded_latents(c, &a->w->mla.query, c->qa_f);
-    struct act qa = {qa_h ? NULL : c->qa_f, qa_h, fp8 ? c->qa_q : NULL, c->qa_scale,
-                     c->c.q_lora_rank};
+    struct act qa = {qa_h ? NULL : c->qa_f,
+                     qa_h,
+                     codes ? c->qa_q : NULL,
+                     c->qa_scale,
+                     c->c.q_lora_rank,
+                     NULL,
+                     codes};
     const uint32_t n_plain = plain_rows(c, a, &qa);
     TRY(run_query(c, a, &qa, n_plain));
     return front_queries(c, a, n_head_part, n_plain);

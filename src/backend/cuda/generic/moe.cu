@@ -174,10 +174,11 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct 
                          uint32_t rows_per_token, bool listed, bool only_up)
 {
     const uint32_t inner = c->c.moe_inner;
-    const bool fused = listed && w->moe.fused_up;
+    const enum codes codes = cuda_codes_of(c, &w->moe.up.first);
+    const bool fused = listed && w->moe.fused_up && codes == CODES_FP8;
+    const bool many = inner >= LIST_INPUT_WIDTH && c->map.n_row >= w->moe.up.n * LIST_INPUT_ROWS;
     const bool ahead =
-        c->map.tile == PRODUCT_WIDE_TILE ||
-        (listed && inner >= LIST_INPUT_WIDTH && c->map.n_row >= w->moe.up.n * LIST_INPUT_ROWS);
+        c->map.tile == PRODUCT_WIDE_TILE || (listed && many && x.q && x.codes == codes);
     struct expert_rows rows = {rows_per_token, ahead, listed};
     if (fused) {
         rows.q = c->mid_q;
@@ -212,6 +213,7 @@ static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,
     const struct matrix_stack *w = &a->w->moe.down;
     ASSERT(w->first.n_row == c->c.hidden && w->first.n_col == c->c.moe_inner);
     struct down_args k = {};
+    k.codes = cuda_codes_of(c, &w->first);
     k.w = (const uint8_t *)w->first.data;
     k.w_stride = w->data_stride;
     const bool by_row = w->first.line_scale != NULL;

@@ -3,6 +3,7 @@
 #define FATHOM_BACKEND_CUDA_GENERIC_NORM_CUH
 
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/generic/int8_codes.cuh"
 #include "backend/cuda/ptx.cuh"
 
 enum {
@@ -19,6 +20,7 @@ struct norm_args {
     float *f; /* NULL, each of them: the form is not wanted */
     bf16 *h;
     uint8_t *q; /* with scale */
+    enum codes codes;
     float *scale;
     uint32_t n;
     float eps;
@@ -46,6 +48,37 @@ static __device__ __forceinline__ void store_group(const float4 &v, uint8_t *q, 
     if (lane == 0) *scale = s;
 }
 
+/* Codes of the row that begins at value `row`, 4 values a lane: a warp holds groups of 128. */
+template <int STEPS>
+static __device__ __forceinline__ void store_codes(const struct norm_args &a, size_t row,
+                                                   const float4 (&v)[STEPS], float *scratch)
+{
+    const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
+    float of_row = 0.0f;
+    if (a.codes == CODES_INT8_ROW) {
+        uint32_t bits = 0;
+#pragma unroll
+        for (int j = 0; j < STEPS; j++) {
+            if (first + (uint32_t)j * step < a.n) bits = max(bits, largest_bits(v[j]));
+        }
+        of_row = int8_scale(block_most(bits, scratch));
+    }
+#pragma unroll
+    for (int j = 0; j < STEPS; j++) {
+        const uint32_t i = first + (uint32_t)j * step;
+        if (i >= a.n) break;
+        const size_t group = (row + i) / FP8_GROUP;
+        uint8_t *q = a.q + group * FP8_GROUP;
+        if (a.codes == CODES_FP8) {
+            store_group(v[j], q, a.scale + group);
+        } else {
+            const float s =
+                a.codes == CODES_INT8_ROW ? of_row : int8_scale(warp_most(largest_bits(v[j])));
+            store_int8(v[j], s, q, a.scale + group);
+        }
+    }
+}
+
 /* out = rmsnorm(v), in the forms that the next products take, of the row that begins at value
  * `row`; scratch holds one float a warp. */
 template <int STEPS>
@@ -53,7 +86,7 @@ static __device__ __forceinline__ void norm_row(const struct norm_args &a, size_
                                                 const float4 (&v)[STEPS], float *scratch)
 {
     const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
-    float4 w[STEPS];
+    float4 w[STEPS], o[STEPS];
     float sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
@@ -66,15 +99,14 @@ static __device__ __forceinline__ void norm_row(const struct norm_args &a, size_
     for (int j = 0; j < STEPS; j++) {
         const uint32_t i = first + (uint32_t)j * step;
         if (i >= a.n) break;
-        const float4 o = make_float4(v[j].x * r * w[j].x, v[j].y * r * w[j].y, v[j].z * r * w[j].z,
-                                     v[j].w * r * w[j].w);
-        if (a.f) *(float4 *)(a.f + row + i) = o;
-        if (a.h) *(uint2 *)(a.h + row + i) = make_uint2(pack_bf16(o.x, o.y), pack_bf16(o.z, o.w));
-        if (a.q) { /* 4 values a lane: a warp holds one group of 128 */
-            const size_t group = (row + i) / FP8_GROUP;
-            store_group(o, a.q + group * FP8_GROUP, a.scale + group);
-        }
+        o[j] = make_float4(v[j].x * r * w[j].x, v[j].y * r * w[j].y, v[j].z * r * w[j].z,
+                           v[j].w * r * w[j].w);
+        if (a.f) *(float4 *)(a.f + row + i) = o[j];
+        if (a.h)
+            *(uint2 *)(a.h + row + i) =
+                make_uint2(pack_bf16(o[j].x, o[j].y), pack_bf16(o[j].z, o[j].w));
     }
+    if (a.q) store_codes(a, row, o, scratch);
 }
 
 #endif

@@ -419,7 +419,8 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a)
     if (n_prompt)
         TRY(run_prompt_values(c, v, n_prompt, there,
                               cuda_has_selected_prompts(v.expanded, a->batch)));
-    struct act heads = {v.h ? NULL : c->heads_f, v.h, codes, c->heads_scale,
-                        c->c.n_head * VALUE_DIM};
+    struct act heads = {
+        v.h ? NULL : c->heads_f,       v.h, codes, c->heads_scale, c->c.n_head * VALUE_DIM, NULL,
+        codes ? CODES_FP8 : CODES_NONE};
     return cuda_product(c, &a->w->mla.out, &heads, a->batch->n_token, a->y->f, c->c.hidden, "o");
 }

@@ -1,9 +1,9 @@
-/* product_i8.cu - matrix products of int8 weights with int8 inputs, and the codes of the inputs
+/* product_i8.cu - matrix products of int8 weights with int8 inputs
  *
- * Inputs become codes with one scale a row, where the weight has one a row, or for 128 values
+ * Inputs are codes with one scale a row, where the weight has one a row, or for 128 values
  * (backend.h). Sums of codes are exact integers: over all of K with scales of rows, over a K line
  * with squares, whose sums are then added in f32 in the order of k_parts.h. So both kernels give
- * the same bits, and those of ref but for a few roundings.
+ * the same bits, those of sm90/, and those of ref but for a few roundings.
  *
  * Few rows: a warp owns 16 outputs and a part of K; weights stream once from memory to registers,
  * as in product_small.cu. Many: tiles of 128 rows x 64 outputs in shared memory, as in
@@ -29,11 +29,12 @@ static __device__ __forceinline__ float weight_scale(const struct product_args &
     return p.w_scale[(size_t)((a.row0 + n) / a.block_row) * a.scale_stride + k_line];
 }
 
-/* An output with scales of rows: the sum of codes times both scales, their product rounded once. */
+/* An output with scales of rows. */
 static __device__ __forceinline__ float
 finished(const struct product_args &a, const struct product_rows &p, int row, uint32_t n, int sum)
 {
-    return (float)sum * (a.q_scale[in_row(a, p, row)] * weight_scale(a, p, n, 0));
+    const size_t n_k_line = a.k / K_LINE_BYTES;
+    return int8_value(sum, a.q_scale[in_row(a, p, row) * n_k_line], p.row_scale[n]);
 }
 
 static __device__ __forceinline__ float
@@ -169,28 +170,34 @@ __global__ void __launch_bounds__(FEW_WARPS *WARP, NT == 1 ? 2 : 1)
 }
 
 template <int NT, int WK>
-static fathom_err launch_few(struct cuda_backend *c, const struct product_args &a, bool by_row,
-                             uint32_t n_tile, const char *what)
+static fathom_err launch_few(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
+                             const char *what)
 {
     const dim3 grid(ceil_div(a.n, FEW_WARPS / WK * 16), n_tile);
     const size_t bytes = (size_t)FEW_WARPS * NT * 8 * sizeof(float) * 17;
     static_assert(FEW_WARPS * NT * 8 * sizeof(float) * 17 <= SHARED_PLAIN_MAX,
                   "no limit is raised for it");
     return cuda_launch(c, what,
-                       by_row ? product_i8_few_kernel<NT, WK, true>
-                              : product_i8_few_kernel<NT, WK, false>,
+                       a.row_scale ? product_i8_few_kernel<NT, WK, true>
+                                   : product_i8_few_kernel<NT, WK, false>,
                        grid, FEW_WARPS * WARP, bytes, a);
 }
 
+/* K is cut as sm90/ does. */
+static uint32_t part_count(const struct product_args &a)
+{
+    return fp8_k_part_count(a.n, a.k / K_LINE_BYTES, a.tasks != NULL);
+}
+
 template <int NT>
-static fathom_err launch_k_parts(struct cuda_backend *c, const struct product_args &a, bool by_row,
+static fathom_err launch_k_parts(struct cuda_backend *c, const struct product_args &a,
                                  uint32_t n_tile, const char *what)
 {
-    switch (k_part_count(a.k / K_LINE_BYTES)) {
-    case 8: return launch_few<NT, 8>(c, a, by_row, n_tile, what);
-    case 4: return launch_few<NT, 4>(c, a, by_row, n_tile, what);
-    case 2: return launch_few<NT, 2>(c, a, by_row, n_tile, what);
-    default: return launch_few<NT, 1>(c, a, by_row, n_tile, what);
+    switch (part_count(a)) {
+    case 8: return launch_few<NT, 8>(c, a, n_tile, what);
+    case 4: return launch_few<NT, 4>(c, a, n_tile, what);
+    case 2: return launch_few<NT, 2>(c, a, n_tile, what);
+    default: return launch_few<NT, 1>(c, a, n_tile, what);
     }
 }
 
@@ -367,119 +374,31 @@ __global__ void __launch_bounds__(MANY_THREADS, 1)
     store_tile<BY_ROW>(a, p, total, at);
 }
 
-static fathom_err launch_many(struct cuda_backend *c, const struct product_args &a, bool by_row,
-                              uint32_t n_tile, const char *what)
+static fathom_err launch_many(struct cuda_backend *c, const struct product_args &a, uint32_t n_tile,
+                              const char *what)
 {
     static_assert(STAGES * STAGE_BYTES + BM * sizeof(int) <= shared_limit(true),
                   "shared memory of a block");
-    auto *kernel = by_row ? product_i8_many_kernel<true> : product_i8_many_kernel<false>;
+    auto *kernel = a.row_scale ? product_i8_many_kernel<true> : product_i8_many_kernel<false>;
     CU_TRY(c,
            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 STAGES * STAGE_BYTES),
            what);
     return cuda_launch(c, what, kernel, dim3(ceil_div(a.n, BN), n_tile), MANY_THREADS,
-                       STAGES * STAGE_BYTES, a, a.k / BK / k_part_count(a.k / BK));
+                       STAGES * STAGE_BYTES, a, a.k / BK / part_count(a));
 }
 
-/* Needs k a multiple of 128; by_row: scales of inputs are [row], else [row][k / 128]; tile 8, 16,
- * 32 or PRODUCT_LARGE_TILE. */
-fathom_err product_i8(struct cuda_backend *c, const struct product_args &a, bool by_row,
-                      uint32_t tile, uint32_t n_tile, const char *what)
+/* Needs k a multiple of 128, w row by row; tile 8, 16, 32 or PRODUCT_LARGE_TILE. */
+fathom_err product_i8(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                      uint32_t n_tile, const char *what)
 {
-    ASSERT(a.k % K_LINE_BYTES == 0 && a.col0 == 0 && a.block_row > 0);
-    ASSERT(a.q && a.q_scale && a.w_scale && (!a.tasks || a.in_divisor > 0));
+    ASSERT(a.k % K_LINE_BYTES == 0 && a.col0 == 0 && a.block_row > 0 && a.int8 && !a.tiled);
+    ASSERT(a.q && a.q_scale && (a.row_scale || a.w_scale) && (!a.tasks || a.in_divisor > 0));
     ASSERT((uintptr_t)a.q % 16 == 0 && (uintptr_t)a.w % 16 == 0 && a.w_stride % 16 == 0);
     switch (tile) {
-    case 8: return launch_k_parts<1>(c, a, by_row, n_tile, what);
-    case 16: return launch_k_parts<2>(c, a, by_row, n_tile, what);
-    case 32: return launch_k_parts<4>(c, a, by_row, n_tile, what);
-    default: ASSERT(tile == BM); return launch_many(c, a, by_row, n_tile, what);
+    case 8: return launch_k_parts<1>(c, a, n_tile, what);
+    case 16: return launch_k_parts<2>(c, a, n_tile, what);
+    case 32: return launch_k_parts<4>(c, a, n_tile, what);
+    default: ASSERT(tile == BM); return launch_many(c, a, n_tile, what);
     }
-}
-
-/* ---- codes of inputs ---- */
-
-enum { CODE_THREADS = 256, CODE_WARPS = CODE_THREADS / WARP };
-
-/* max(largest magnitude, 1e-10) / 127; NaN where a value is not finite. bits: the largest of the
- * magnitudes' bits, which are in the order of their values, infinity and NaN last. */
-static __device__ __forceinline__ float int8_scale(uint32_t bits)
-{
-    if (bits >= 0x7f800000u) return __uint_as_float(0x7fc00000u);
-    return fmaxf(__uint_as_float(bits), 1e-10f) / 127.0f;
-}
-
-static __device__ __forceinline__ uint32_t largest_bits(const float4 &v)
-{
-    const uint32_t mask = 0x7fffffffu;
-    return max(max(__float_as_uint(v.x) & mask, __float_as_uint(v.y) & mask),
-               max(__float_as_uint(v.z) & mask, __float_as_uint(v.w) & mask));
-}
-
-static __device__ __forceinline__ uint32_t warp_most(uint32_t bits)
-{
-#pragma unroll
-    for (int d = 1; d < WARP; d <<= 1) bits = max(bits, (uint32_t)shfl_xor((int)bits, d));
-    return bits;
-}
-
-/* A value that is no number becomes some code: its scale is NaN. */
-static __device__ __forceinline__ uint32_t int8_code(float v, float scale)
-{
-    const float q = fminf(fmaxf(rintf(v / scale), -127.0f), 127.0f);
-    return (uint32_t)(int)q & 0xffu;
-}
-
-static __device__ __forceinline__ uint32_t int8_codes(const float4 &v, float scale)
-{
-    return int8_code(v.x, scale) | int8_code(v.y, scale) << 8 | int8_code(v.z, scale) << 16 |
-           int8_code(v.w, scale) << 24;
-}
-
-/* A block a row, with one scale. */
-__global__ void __launch_bounds__(CODE_THREADS)
-    int8_row_kernel(const float *f, uint32_t width, uint8_t *q, float *scale)
-{
-    __shared__ uint32_t largest[CODE_WARPS];
-    const size_t row = (size_t)blockIdx.x * width;
-    uint32_t bits = 0;
-    kernel_begin();
-    for (uint32_t i = threadIdx.x * 4; i < width; i += CODE_THREADS * 4)
-        bits = max(bits, largest_bits(*(const float4 *)(f + row + i)));
-    bits = warp_most(bits);
-    if (threadIdx.x % WARP == 0) largest[threadIdx.x / WARP] = bits;
-    __syncthreads();
-    for (int i = 0; i < CODE_WARPS; i++) bits = max(bits, largest[i]);
-    const float s = int8_scale(bits);
-    if (threadIdx.x == 0) scale[blockIdx.x] = s;
-    for (uint32_t i = threadIdx.x * 4; i < width; i += CODE_THREADS * 4)
-        *(uint32_t *)(q + row + i) = int8_codes(*(const float4 *)(f + row + i), s);
-}
-
-/* A warp 128 values, with one scale. */
-__global__ void __launch_bounds__(CODE_THREADS)
-    int8_group_kernel(const float *f, uint32_t n_group, uint8_t *q, float *scale)
-{
-    const uint32_t group = blockIdx.x * CODE_WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    kernel_begin();
-    if (group >= n_group) return;
-    const size_t at = (size_t)group * FP8_GROUP + lane * 4;
-    const float4 v = *(const float4 *)(f + at);
-    const float s = int8_scale(warp_most(largest_bits(v)));
-    *(uint32_t *)(q + at) = int8_codes(v, s);
-    if (lane == 0) scale[group] = s;
-}
-
-fathom_err cuda_int8_codes(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
-                           bool by_row, const char *what)
-{
-    const uint32_t n_group = n_row * (width / FP8_GROUP);
-    ASSERT(f && n_row > 0 && width % FP8_GROUP == 0 && (uintptr_t)f % 16 == 0);
-    ASSERT((uint64_t)n_row * width <= c->int8_bytes);
-    if (by_row) {
-        return cuda_launch(c, what, int8_row_kernel, dim3(n_row), CODE_THREADS, 0, f, width,
-                           c->int8_q, c->int8_scale);
-    }
-    return cuda_launch(c, what, int8_group_kernel, dim3(ceil_div(n_group, CODE_WARPS)),
-                       CODE_THREADS, 0, f, n_group, c->int8_q, c->int8_scale);
 }

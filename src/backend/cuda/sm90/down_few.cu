@@ -8,14 +8,18 @@
  * warps make the inputs of all rows from gate and up, 128 values a warp, and multiply.
  *
  * Weights are the 64-row operand, the token is the first of the 8 columns; what the others hold is
- * never looked at. K lines, parts of K and rows are added as by kernels of their own.
+ * never looked at. K lines, parts of K and rows are added as by kernels of their own; of int8 with
+ * scales of rows a row's K lines, in integers.
  *
  *   empty --- weights requested; full: 2 arrivals and the bytes ---> full
  *   full ---- read by the four warps ---> empty
  *   made: the inputs are there, 4 arrivals, once */
 #include "backend/cuda/sm90/down_few.cuh"
 
+#include <type_traits>
+
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/generic/int8_codes.cuh"
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/stage.cuh"
 
@@ -27,7 +31,8 @@ enum {
     THREADS = CONSUMERS + WARP,
     W_BYTES = BM * K_LINE_BYTES,
     IN_BYTES = COLS * K_LINE_BYTES,
-    AHEAD = 5,         /* K lines of inputs that a warp makes at a time */
+    AHEAD = 5,         /* K lines of inputs that a warp makes at a time, */
+    ROWS_AHEAD = 3,    /* or rows */
     STAGES_ALONE = 12, /* one token: one block a multiprocessor; with more tokens, two */
     STAGES_MANY = 9,
     BYTES_MAX = SHARED_MAX,
@@ -103,21 +108,33 @@ static __device__ __forceinline__ void produce(const struct down_work &w,
 
 /* ---- the warps that multiply ---- */
 
+/* A lane's four values of K line i of gate and up. */
+static __device__ __forceinline__ const float *gate_of(const struct down_work &w,
+                                                       const struct down_block &b, uint32_t i)
+{
+    const size_t row = (size_t)b.token * w.a.rows_per_token + i / w.n_k_line;
+    return w.a.gate_up + row * 2 * w.a.k + i % w.n_k_line * K_LINE_BYTES + threadIdx.x % WARP * 4;
+}
+
+/* Where the codes of K line i go. */
+static __device__ __forceinline__ uint8_t *input_of(const struct down_block &b, uint32_t i)
+{
+    return (uint8_t *)b.s + (b.inputs - smem_address(b.s)) + i * IN_BYTES;
+}
+
 /* Every fourth K line's inputs, codes and scale, from gate and up. */
-static __device__ __forceinline__ void make_inputs(const struct down_work &w,
-                                                   const struct down_block &b)
+template <enum codes CODES>
+static __device__ __forceinline__ void make_lines(const struct down_work &w,
+                                                  const struct down_block &b)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const float *from = w.a.gate_up + (size_t)b.token * w.a.rows_per_token * 2 * w.a.k + lane * 4;
-    char *to = (char *)b.s + (b.inputs - smem_address(b.s)) + lane * 4;
     for (uint32_t first = warp; first < w.n_all; first += AHEAD * CONSUMER_WARPS) {
         float4 gate[AHEAD], up[AHEAD];
 #pragma unroll
         for (uint32_t j = 0; j < AHEAD; j++) {
             const uint32_t i = first + j * CONSUMER_WARPS;
             if (i >= w.n_all) continue;
-            const float *g =
-                from + (size_t)(i / w.n_k_line) * 2 * w.a.k + i % w.n_k_line * K_LINE_BYTES;
+            const float *g = gate_of(w, b, i);
             gate[j] = *(const float4 *)g;
             up[j] = *(const float4 *)(g + w.a.k);
         }
@@ -125,20 +142,68 @@ static __device__ __forceinline__ void make_inputs(const struct down_work &w,
         for (uint32_t j = 0; j < AHEAD; j++) {
             const uint32_t i = first + j * CONSUMER_WARPS;
             if (i >= w.n_all) continue;
+            const float4 v = swiglu(gate[j], up[j]);
+            if (CODES == CODES_INT8) {
+                store_int8(v, int8_scale(warp_most(largest_bits(v))), input_of(b, i),
+                           &b.s->in_scale[i]);
+                continue;
+            }
             float scale;
-            *(uint32_t *)(to + i * IN_BYTES) = quantize_group(swiglu(gate[j], up[j]), &scale);
+            *(uint32_t *)(input_of(b, i) + lane * 4) = quantize_group(v, &scale);
             if (lane == 0) b.s->in_scale[i] = scale;
         }
     }
+}
+
+/* Every fourth row's, which has one scale. */
+static __device__ __forceinline__ void make_rows(const struct down_work &w,
+                                                 const struct down_block &b)
+{
+    const uint32_t n_row = w.a.rows_per_token;
+    for (uint32_t first = threadIdx.x / WARP; first < n_row; first += ROWS_AHEAD * CONSUMER_WARPS) {
+        uint32_t bits[ROWS_AHEAD] = {};
+        for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++) {
+#pragma unroll
+            for (uint32_t j = 0; j < ROWS_AHEAD; j++) {
+                const uint32_t row = min(first + j * CONSUMER_WARPS, n_row - 1);
+                const float *g = gate_of(w, b, row * w.n_k_line + k_line);
+                const float4 v = swiglu(*(const float4 *)g, *(const float4 *)(g + w.a.k));
+                bits[j] = max(bits[j], largest_bits(v));
+            }
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < ROWS_AHEAD; j++) {
+            const uint32_t row = first + j * CONSUMER_WARPS;
+            if (row >= n_row) continue;
+            const float scale = int8_scale(warp_most(bits[j]));
+            for (uint32_t i = row * w.n_k_line; i < (row + 1) * w.n_k_line; i++) {
+                const float *g = gate_of(w, b, i);
+                store_int8(swiglu(*(const float4 *)g, *(const float4 *)(g + w.a.k)), scale,
+                           input_of(b, i), &b.s->in_scale[i]);
+            }
+        }
+    }
+}
+
+template <enum codes CODES>
+static __device__ __forceinline__ void make_inputs(const struct down_work &w,
+                                                   const struct down_block &b)
+{
+    if (CODES == CODES_INT8_ROW) {
+        make_rows(w, b);
+    } else {
+        make_lines<CODES>(w, b);
+    }
     async_proxy_fence();
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(smem_address(&b.s->made));
+    if (threadIdx.x % WARP == 0) mbarrier_arrive(smem_address(&b.s->made));
 }
 
 /* Sums on their way: of a part of K, of a row and of all rows, for rows lane / 4 and 8 on of a
  * warp's 16. Lanes that are multiples of 4 hold the token's. */
 struct down_sums {
     float2 k_part, row, all;
+    int2 codes;            /* CODES_INT8_ROW: of a row */
     uint32_t k_part_lines; /* of the part so far */
     uint32_t row_k_lines;
     uint32_t i_row;
@@ -163,6 +228,17 @@ static __device__ __forceinline__ float2 scale_row(const struct down_work &w,
     return make_float2(sum.x * s[0], sum.y * s[8]);
 }
 
+/* Adds a finished row. */
+static __device__ __forceinline__ void add_row(struct down_sums &sum, const struct down_rows &rows,
+                                               float2 row)
+{
+    const float of_row = shfl(rows.weight, (int)sum.i_row);
+    sum.all.x = fmaf(of_row, to_bf16_and_back(row.x), sum.all.x);
+    sum.all.y = fmaf(of_row, to_bf16_and_back(row.y), sum.all.y);
+    sum.row_k_lines = 0;
+    sum.i_row++;
+}
+
 /* Adds K line i's sum; at the ends of parts and rows, theirs. */
 static __device__ __forceinline__ void add_k_line(struct down_sums &sum, const struct down_work &w,
                                                   float x, float y, float scale,
@@ -178,17 +254,29 @@ static __device__ __forceinline__ void add_k_line(struct down_sums &sum, const s
     sum.k_part = make_float2(0.0f, 0.0f);
     sum.k_part_lines = 0;
     if (sum.row_k_lines < w.n_k_line) return;
-    const float of_row = shfl(rows.weight, (int)sum.i_row);
-    const float2 row = scale_row(w, rows, sum.i_row, sum.row);
-    sum.all.x = fmaf(of_row, to_bf16_and_back(row.x), sum.all.x);
-    sum.all.y = fmaf(of_row, to_bf16_and_back(row.y), sum.all.y);
+    add_row(sum, rows, scale_row(w, rows, sum.i_row, sum.row));
     sum.row = make_float2(0.0f, 0.0f);
-    sum.row_k_lines = 0;
-    sum.i_row++;
+}
+
+/* The same of int8 with scales of rows, `scale` being that of the input's row. */
+static __device__ __forceinline__ void add_k_line(struct down_sums &sum, const struct down_work &w,
+                                                  int x, int y, float scale,
+                                                  const struct down_rows &rows)
+{
+    sum.codes.x += x;
+    sum.codes.y += y;
+    if (++sum.row_k_lines < w.n_k_line) return;
+    const int expert = shfl(rows.expert, (int)sum.i_row);
+    const float *s =
+        w.a.row_scale + (size_t)expert * w.a.row_scale_step + min(rows.column, w.a.n - 9);
+    add_row(
+        sum, rows,
+        make_float2(int8_value(sum.codes.x, scale, s[0]), int8_value(sum.codes.y, scale, s[8])));
+    sum.codes = make_int2(0, 0);
 }
 
 /* Lines i to i + BATCH - 1, whose products are in the tensor cores at the same time. */
-template <uint32_t BATCH>
+template <uint32_t BATCH, enum codes CODES>
 static __device__ __forceinline__ void add_k_lines(struct down_sums &sum, const struct down_work &w,
                                                    const struct down_block &b, uint32_t i,
                                                    const struct down_rows &rows)
@@ -196,7 +284,7 @@ static __device__ __forceinline__ void add_k_lines(struct down_sums &sum, const 
     uint64_t a_at[BATCH];
     DCHECK(i + BATCH <= w.n_all);
     const uint64_t in_at = wgmma_operand(b.inputs + i * IN_BYTES);
-    float c[BATCH][COLS / 2];
+    typename std::conditional<CODES == CODES_FP8, float, int>::type c[BATCH][COLS / 2];
 #pragma unroll
     for (uint32_t j = 0; j < BATCH; j++) {
         const uint32_t stage = (i + j) % w.n_stage;
@@ -205,13 +293,12 @@ static __device__ __forceinline__ void add_k_lines(struct down_sums &sum, const 
     }
     wgmma_fence();
 #pragma unroll
-    for (uint32_t j = 0; j < BATCH; j++)
-        wgmma_e4m3_start(c[j], a_at[j], in_at + j * (IN_BYTES / 16));
+    for (uint32_t j = 0; j < BATCH; j++) code_start(c[j], a_at[j], in_at + j * (IN_BYTES / 16));
 #pragma unroll
     for (uint64_t k = 2; k < K_LINE_BYTES / 16; k += 2) {
 #pragma unroll
         for (uint32_t j = 0; j < BATCH; j++)
-            wgmma_e4m3_add(c[j], a_at[j] + k, in_at + j * (IN_BYTES / 16) + k);
+            code_add(c[j], a_at[j] + k, in_at + j * (IN_BYTES / 16) + k);
     }
     wgmma_commit();
 #pragma unroll
@@ -223,11 +310,17 @@ static __device__ __forceinline__ void add_k_lines(struct down_sums &sum, const 
     }
 #pragma unroll
     for (uint32_t j = 0; j < BATCH; j++) {
-        add_k_line(sum, w, c[j][0], c[j][2], b.s->w_scale[i + j] * b.s->in_scale[i + j], rows);
+        const float in_scale = b.s->in_scale[i + j];
+        if constexpr (CODES == CODES_INT8_ROW) {
+            add_k_line(sum, w, c[j][0], c[j][2], in_scale, rows);
+        } else {
+            add_k_line(sum, w, line_value(c[j][0]), line_value(c[j][2]),
+                       b.s->w_scale[i + j] * in_scale, rows);
+        }
     }
 }
 
-template <uint32_t BATCH>
+template <uint32_t BATCH, enum codes CODES>
 static __device__ __forceinline__ void consume(const struct down_work &w,
                                                const struct down_block &b)
 {
@@ -239,10 +332,10 @@ static __device__ __forceinline__ void consume(const struct down_work &w,
         rows.expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + lane];
     }
     dependency_wait();
-    make_inputs(w, b);
+    make_inputs<CODES>(w, b);
     wait_phase(&b.s->made, 0);
     struct down_sums sum = {};
-    for (uint32_t i = 0; i < w.n_all; i += BATCH) add_k_lines<BATCH>(sum, w, b, i, rows);
+    for (uint32_t i = 0; i < w.n_all; i += BATCH) add_k_lines<BATCH, CODES>(sum, w, b, i, rows);
     if (lane % 4 || column >= w.a.n) return; /* n is a multiple of 16: so is what a warp writes */
     const size_t at = (size_t)b.token * w.a.n + column;
     if (w.a.shared) {
@@ -253,7 +346,7 @@ static __device__ __forceinline__ void consume(const struct down_work &w,
     w.a.y[at + 8] = sum.all.y;
 }
 
-template <uint32_t BATCH>
+template <uint32_t BATCH, enum codes CODES>
 __global__ void __launch_bounds__(THREADS, 6)
     down_few_kernel(const __grid_constant__ struct down_work w)
 {
@@ -279,7 +372,7 @@ __global__ void __launch_bounds__(THREADS, 6)
     if (threadIdx.x >= CONSUMERS) {
         produce(w, b);
     } else {
-        consume<BATCH>(w, b);
+        consume<BATCH, CODES>(w, b);
     }
 #endif
 }
@@ -293,16 +386,27 @@ static uint32_t bytes_of(uint32_t n_stage, uint32_t n_all)
 
 /* Lines at a time: what divides them all. */
 typedef void (*down_kernel)(struct down_work);
-static down_kernel kernel_for(uint32_t n_all)
+template <enum codes CODES> static down_kernel kernel_of(uint32_t n_all)
 {
-    return n_all % 3 == 0 ? down_few_kernel<3> : down_few_kernel<1>;
+    return n_all % 3 == 0 ? down_few_kernel<3, CODES> : down_few_kernel<1, CODES>;
+}
+
+static down_kernel kernel_for(enum codes codes, uint32_t n_all)
+{
+    switch (codes) {
+    case CODES_INT8: return kernel_of<CODES_INT8>(n_all);
+    case CODES_INT8_ROW: return kernel_of<CODES_INT8_ROW>(n_all);
+    default: return kernel_of<CODES_FP8>(n_all);
+    }
 }
 
 cudaError_t down_few_init(void)
 {
-    for (uint32_t n_all : {1, 3}) {
-        cudaError_t e = raise_shared(kernel_for(n_all), BYTES_MAX);
-        if (e != cudaSuccess) return e;
+    for (enum codes codes : {CODES_FP8, CODES_INT8, CODES_INT8_ROW}) {
+        for (uint32_t n_all : {1, 3}) {
+            cudaError_t e = raise_shared(kernel_for(codes, n_all), BYTES_MAX);
+            if (e != cudaSuccess) return e;
+        }
     }
     return cudaSuccess;
 }
@@ -311,6 +415,7 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
 {
     ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0);
     ASSERT(a.n_token >= 1 && a.n_token <= DOWN_TOKENS_MAX && (uintptr_t)a.w % 16 == 0);
+    ASSERT(a.codes != CODES_NONE && (a.codes != CODES_INT8_ROW || a.row_scale));
     ASSERT(a.rows_per_token >= 1 && a.rows_per_token - a.n_used <= 1);
     struct down_work w = {};
     w.a = a;
@@ -330,5 +435,5 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel_for(w.n_all), w);
+    return cudaLaunchKernelEx(&config, kernel_for(a.codes, w.n_all), w);
 }

@@ -6,8 +6,9 @@
 #include "backend/cuda/cuda_int.cuh"
 
 /* y[t] = sum over the rows r of a token, in ascending order, of weight(t, r) * W(t, r) mid(t, r),
- * and `shared` where it is not NULL; mid = silu(gate) * up in e4m3 with a scale per 128. */
+ * and `shared` where it is not NULL; mid = silu(gate) * up in codes. */
 struct down_args {
+    enum codes codes; /* of mid; w is of the same */
     const uint8_t *w; /* [expert][n][k] */
     size_t w_stride;  /* bytes from expert to expert */
     const float *w_scale;

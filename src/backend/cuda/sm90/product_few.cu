@@ -6,7 +6,8 @@
 
 cudaError_t product_few_init(struct sm90_limits *out)
 {
-    cudaError_t e = init_tiles<0>(out->few);
+    cudaError_t e = init_tiles<FEW_FP8>(out->few);
+    if (e == cudaSuccess) e = product_few_int8_init();
     return e == cudaSuccess ? product_few_u4_init() : e;
 }
 
@@ -17,5 +18,6 @@ cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && a.pack.tile_bytes % 16 == 0);
     ASSERT((a.tiled || a.pack.tile_bytes) && (!a.tasks || a.in_divisor > 0));
     if (a.pack.tile_bytes) return product_few_u4(a, tile, n_tile, limits, stream);
-    return launch_tiles<0>(a, tile, n_tile, limits, stream);
+    if (a.int8) return product_few_int8(a, tile, n_tile, limits, stream);
+    return launch_tiles<FEW_FP8>(a, tile, n_tile, limits, stream);
 }

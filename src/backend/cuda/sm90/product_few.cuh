@@ -1,4 +1,4 @@
-/* product_few.cuh - FP8 matrix product for few rows on sm_90a */
+/* product_few.cuh - matrix product of codes for few rows on sm_90a */
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_CUH
 
@@ -19,7 +19,7 @@ cudaError_t product_few_init(struct sm90_limits *out);
  *          w tiled
  * Edge     rows past n_token or past a task, and columns past n, are not written
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
- * Numerics the bits of product_fp8_sm90, for every number of rows */
+ * Numerics the bits of product_fp8_sm90, of int8 those of product_i8, for every number of rows */
 cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                         const struct sm90_limits &limits, cudaStream_t stream);
 
@@ -29,5 +29,11 @@ cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_
 cudaError_t product_few_u4_init(void);
 cudaError_t product_few_u4(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                            const struct sm90_limits &limits, cudaStream_t stream);
+
+/* product_few_int8 - product_few for int8
+ * product_few_int8_init - product_few_init's part for it */
+cudaError_t product_few_int8_init(void);
+cudaError_t product_few_int8(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                             const struct sm90_limits &limits, cudaStream_t stream);
 
 #endif

@@ -1,6 +1,6 @@
 /* product_few_kernel.cuh - matrix product of weights that stream once through a ring, past few rows
  * or, of packed U4 weights, any number of rows: its kernels, which product_few.cu has for FP8
- * weights and product_few_u4.cu for U4
+ * weights, product_few_int8.cu for int8 and product_few_u4.cu for U4
  *
  * Weights are the 64-row operand of the warpgroup products, rows of input the N columns. A block
  * makes tiles of 64 outputs, for one part of K (k_parts.h) or for all: its last warp fills a ring
@@ -10,8 +10,9 @@
  * the other. Lines are summed, scaled and added as in product_fp8.cu, and an element of the tensor
  * cores' sum does not depend on the shape of the product, so the bits are the same.
  *
- * U4 weights (G groups of a K line have scales of their own; G is 0 for FP8) come to the tensor
- * cores from registers, as u4.cuh makes their codes. A stage has scales and zeros behind its codes.
+ * U4 weights (G groups of a K line have scales of their own; G is none for others) come to the
+ * tensor cores from registers, as u4.cuh makes their codes. A stage has scales and zeros behind its
+ * codes. Int8 with scales of rows is summed over all of K in integers.
  *
  * Weights do not change: those of a plain product, and of the expert that every token takes, are
  * requested before the kernel waits for the one in front of it.
@@ -26,6 +27,8 @@
  * those of i + 1 from every block may send those of i + 2, and nobody has to be asked. */
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_KERNEL_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_KERNEL_CUH
+
+#include <type_traits>
 
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/stage.cuh"
@@ -52,6 +55,38 @@ static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile h
 static_assert(SPLIT_STAGES_MIN <= ALONE_STAGES_MIN && ALONE_STAGES_MIN <= STAGES_MAX, "rings");
 static_assert(1u << (FEW_K_PARTS - 1) == UNITS, "clusters of 1, 2, 4, 8 blocks");
 
+/* What weights are, in the place of a number of groups. */
+enum { FEW_FP8 = 0, FEW_INT8 = -1, FEW_INT8_ROW = -2 };
+
+/* What is summed: values, or codes over all of K. */
+template <int G> struct few_sum {
+    typedef float type;
+};
+template <> struct few_sum<FEW_INT8_ROW> {
+    typedef int type;
+};
+
+/* A sum as the bits of a float, which a cluster's blocks send each other. */
+static __device__ __forceinline__ float sum_bits(float sum)
+{
+    return sum;
+}
+
+static __device__ __forceinline__ float sum_bits(int sum)
+{
+    return __uint_as_float((uint32_t)sum);
+}
+
+static __device__ __forceinline__ void add_bits(float &sum, float bits)
+{
+    sum += bits;
+}
+
+static __device__ __forceinline__ void add_bits(int &sum, float bits)
+{
+    sum += (int)__float_as_uint(bits);
+}
+
 /* The start of a block's shared memory; sums for the cluster's exchange and the ring follow. */
 template <int N> struct alignas(ALIGN_BYTES) few_shared {
     float in_scale[STAGES_MAX][N];
@@ -69,8 +104,8 @@ template <int N> struct few_parts {
 };
 
 template <int N, int G> struct few_stage {
-    static constexpr int W_BYTES = PACK4_CODE_BYTES + G * PACK4_ROWS * 5;
-    uint8_t w[G ? (W_BYTES + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES : BM * K_LINE_BYTES];
+    static constexpr int W_BYTES = G > 0 ? PACK4_CODE_BYTES + G *PACK4_ROWS * 5 : BM *K_LINE_BYTES;
+    uint8_t w[(W_BYTES + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES];
     uint8_t in[N * K_LINE_BYTES];
     static_assert(sizeof w % ALIGN_BYTES == 0 && N * K_LINE_BYTES % ALIGN_BYTES == 0,
                   "atoms of operands");
@@ -197,7 +232,7 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
                                                     uint32_t k_line, uint32_t col, int expert)
 {
     const uint32_t full = smem_address(&b.s->full[stage]), dst = smem_address(b.stages[stage].w);
-    const uint32_t tile_bytes = G ? w.a.pack.tile_bytes : (uint32_t)TILE_BYTES;
+    const uint32_t tile_bytes = G > 0 ? w.a.pack.tile_bytes : (uint32_t)TILE_BYTES;
     const char *from = (const char *)w.a.w + (size_t)expert * w.a.w_stride;
     DCHECK(stage < w.n_stage && k_line < w.n_k_line && col < w.n_col_tile && expert >= 0);
     mbarrier_arrive_expect(full, tile_bytes + (MAPPED ? 0 : N * K_LINE_BYTES));
@@ -214,7 +249,7 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
     const int lane = (int)threadIdx.x % WARP;
     const uint32_t full = smem_address(&b.s->full[stage]), in = smem_address(b.stages[stage].in);
     if (lane == 0) {
-        if (G == 0) {
+        if (G == FEW_FP8 || G == FEW_INT8) {
             const float *scale = rows.w_scale + (size_t)(col * BM / SCALE_BLOCK) * w.a.scale_stride;
             cp_async_4(smem_address(&b.s->w_scale[stage]), scale + k_line);
         }
@@ -224,7 +259,8 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
 #pragma unroll
     for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
         const int at = lane + i * WARP;
-        if (g.scale[i]) cp_async_4(smem_address(&b.s->in_scale[stage][at]), g.scale[i] + k_line);
+        if (G != FEW_INT8_ROW && g.scale[i])
+            cp_async_4(smem_address(&b.s->in_scale[stage][at]), g.scale[i] + k_line);
     }
     mbarrier_arrive_cp_async(full);
 }
@@ -285,7 +321,30 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
 
 /* ---- the warps that multiply ---- */
 
-/* k_part += the next K line's sum times its scales */
+/* This warp has read the stage. */
+template <int N, int G>
+static __device__ __forceinline__ void release(const struct few_block<N, G> &b, uint32_t stage)
+{
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) mbarrier_arrive(smem_address(&b.s->empty[stage]));
+}
+
+/* k_part += the next K line's sum of int8, */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void add_k_line(int (&k_part)[N / 2],
+                                                  const struct few_block<N, G> &b, uint32_t stage)
+{
+    const uint64_t weight = wgmma_operand(smem_address(b.stages[stage].w));
+    const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
+    if (MAPPED) async_proxy_fence();
+    wgmma_fence();
+    line_start<true>(k_part, weight, in);
+    wgmma_commit();
+    wgmma_wait(k_part);
+    release(b, stage);
+}
+
+/* or times its scales */
 template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2],
                                                   const struct few_block<N, G> &b, uint32_t stage)
@@ -294,11 +353,9 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2],
     const uint64_t weight = wgmma_operand(smem_address(b.stages[stage].w));
     const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
     if (MAPPED) async_proxy_fence();
-    float c[N / 2];
+    typename std::conditional<G == FEW_INT8, int, float>::type c[N / 2];
     wgmma_fence();
-    wgmma_e4m3_start(c, weight, in);
-#pragma unroll
-    for (uint64_t i = 2; i < K_LINE_BYTES / 16; i += 2) wgmma_e4m3_add(c, weight + i, in + i);
+    line_start<false>(c, weight, in);
     wgmma_commit();
     const float w_scale = b.s->w_scale[stage];
     float2 scale[N / 8]; /* of rows 8 j + 2 t and the next */
@@ -307,15 +364,14 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2],
         scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + 2 * (int)(lane % 4)];
     }
     wgmma_wait(c);
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(smem_address(&b.s->empty[stage]));
+    release(b, stage);
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
         const float s0 = w_scale * scale[j].x, s1 = w_scale * scale[j].y;
-        k_part[4 * j] = fmaf(c[4 * j], s0, k_part[4 * j]);
-        k_part[4 * j + 1] = fmaf(c[4 * j + 1], s1, k_part[4 * j + 1]);
-        k_part[4 * j + 2] = fmaf(c[4 * j + 2], s0, k_part[4 * j + 2]);
-        k_part[4 * j + 3] = fmaf(c[4 * j + 3], s1, k_part[4 * j + 3]);
+        k_part[4 * j] = fmaf(line_value(c[4 * j]), s0, k_part[4 * j]);
+        k_part[4 * j + 1] = fmaf(line_value(c[4 * j + 1]), s1, k_part[4 * j + 1]);
+        k_part[4 * j + 2] = fmaf(line_value(c[4 * j + 2]), s0, k_part[4 * j + 2]);
+        k_part[4 * j + 3] = fmaf(line_value(c[4 * j + 3]), s1, k_part[4 * j + 3]);
     }
 }
 
@@ -361,10 +417,7 @@ static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const
             scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + 2 * (int)(lane % 4)];
         }
         wgmma_wait(c);
-        if (i == G - 1) {
-            __syncwarp();
-            if (lane == 0) mbarrier_arrive(smem_address(&b.s->empty[stage]));
-        }
+        if (i == G - 1) release(b, stage);
 #pragma unroll
         for (int j = 0; j < N / 2; j++) {
             const float of_row = j % 2 ? scale[j / 4].y : scale[j / 4].x;
@@ -375,17 +428,17 @@ static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const
 
 /* k_part = the sum of the next part of K */
 template <int N, bool MAPPED, int G>
-static __device__ __forceinline__ void sum_k_part(float (&k_part)[N / 2], const struct few_work &w,
-                                                  const struct few_block<N, G> &b,
-                                                  struct few_ring &at)
+static __device__ __forceinline__ void
+    sum_k_part(typename few_sum<G>::type (&k_part)[N / 2], const struct few_work &w,
+               const struct few_block<N, G> &b, struct few_ring &at)
 {
     const uint32_t n_k_line = w.n_k_line / w.n_k_part;
     DCHECK(w.n_k_line % w.n_k_part == 0);
 #pragma unroll
-    for (int j = 0; j < N / 2; j++) k_part[j] = 0.0f;
+    for (int j = 0; j < N / 2; j++) k_part[j] = 0;
     for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at, w.n_stage)) {
         wait_phase(&b.s->full[at.stage], at.parity);
-        if constexpr (G == 0) {
+        if constexpr (G <= 0) {
             add_k_line<N, MAPPED, G>(k_part, b, at.stage);
         } else {
             add_u4_line<N, MAPPED, G>(k_part, w, b, at.stage);
@@ -396,31 +449,75 @@ static __device__ __forceinline__ void sum_k_part(float (&k_part)[N / 2], const 
 /* total = the sum of all parts, which are added to zero one after the other; a lone part as it is
  */
 template <int N, bool MAPPED, int G>
-static __device__ __forceinline__ void sum_k_parts(float (&total)[N / 2], const struct few_work &w,
-                                                   const struct few_block<N, G> &b,
-                                                   struct few_ring &at)
+static __device__ __forceinline__ void
+    sum_k_parts(typename few_sum<G>::type (&total)[N / 2], const struct few_work &w,
+                const struct few_block<N, G> &b, struct few_ring &at)
 {
     sum_k_part<N, MAPPED, G>(total, w, b, at);
     if (w.n_k_part == 1) return;
 #pragma unroll
-    for (int j = 0; j < N / 2; j++) total[j] += 0.0f;
+    for (int j = 0; j < N / 2; j++) total[j] += 0;
     for (uint32_t i = 1; i < w.n_k_part; i++) {
-        float k_part[N / 2];
+        typename few_sum<G>::type k_part[N / 2];
         sum_k_part<N, MAPPED, G>(k_part, w, b, at);
 #pragma unroll
         for (int j = 0; j < N / 2; j++) total[j] += k_part[j];
     }
 }
 
+/* FEW_INT8_ROW: scales of the inputs of rows 8 j + 2 t and the next, and of a lane's two outputs. A
+ * tile of a short K is over before they are there, so they are requested ahead of its sums. */
+template <int N> struct few_scales {
+    float2 in[N / 8];
+    float out[2];
+};
+
+template <int G>
+static __device__ __forceinline__ float2 pair_scales(const struct few_work &w,
+                                                     const struct product_rows &rows, int j)
+{
+    if (G != FEW_INT8_ROW) return make_float2(0.0f, 0.0f);
+    const int row = 8 * j + 2 * ((int)threadIdx.x % 4), last = rows.n - 1;
+    return make_float2(w.a.q_scale[(size_t)in_row(w.a, rows, min(row, last)) * w.n_k_line],
+                       w.a.q_scale[(size_t)in_row(w.a, rows, min(row + 1, last)) * w.n_k_line]);
+}
+
+template <int G>
+static __device__ __forceinline__ float
+column_scale(const struct few_work &w, const struct product_rows &rows, uint32_t column)
+{
+    return G == FEW_INT8_ROW ? rows.row_scale[min(column, w.a.n - 1)] : 0.0f;
+}
+
+/* The first of a lane's outputs of a tile; the second is 8 on. */
+static __device__ __forceinline__ uint32_t lane_column(uint32_t column0)
+{
+    return column0 + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
+}
+
+/* An output of a sum of values, of codes */
+static __device__ __forceinline__ float finished(const struct product_rows &rows, uint32_t column,
+                                                 float sum, float, float)
+{
+    return row_scaled(rows, column, sum);
+}
+
+static __device__ __forceinline__ float finished(const struct product_rows &, uint32_t, int sum,
+                                                 float in_scale, float out_scale)
+{
+    return int8_value(sum, in_scale, out_scale);
+}
+
 /* Output `column` of rows 8 j + 2 t and the next. */
-static __device__ __forceinline__ void store_pair(const struct few_work &w,
-                                                  const struct product_rows &rows, int j,
-                                                  uint32_t column, float x, float y)
+template <typename SUM>
+static __device__ __forceinline__ void
+store_pair(const struct few_work &w, const struct product_rows &rows, int j, uint32_t column,
+           SUM sum0, SUM sum1, const float2 &in_scale, float out_scale)
 {
     const int row = 8 * j + 2 * ((int)threadIdx.x % 4);
     if (column >= w.a.n) return;
-    x = row_scaled(rows, column, x);
-    y = row_scaled(rows, column, y);
+    const float x = finished(rows, column, sum0, in_scale.x, out_scale);
+    const float y = finished(rows, column, sum1, in_scale.y, out_scale);
     if (row < rows.n) w.a.out[(size_t)out_row(rows, row) * w.a.out_stride + column] = x;
     if (row + 1 < rows.n) w.a.out[(size_t)out_row(rows, row + 1) * w.a.out_stride + column] = y;
 }
@@ -430,7 +527,7 @@ static __device__ __forceinline__ void store_pair(const struct few_work &w,
 template <int N, int G>
 static __device__ __forceinline__ void send_k_part(const struct few_work &w,
                                                    const struct few_block<N, G> &b, uint32_t part,
-                                                   const float (&k_part)[N / 2])
+                                                   const typename few_sum<G>::type (&k_part)[N / 2])
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
                    mine = UNITS / w.cluster_size;
@@ -445,7 +542,8 @@ static __device__ __forceinline__ void send_k_part(const struct few_work &w,
 #pragma unroll
         for (uint32_t j = 0; j < N / 8; j++) {
             cluster_store(at + j * (uint32_t)(WARP * sizeof(float2)), barrier,
-                          k_part[4 * j + 2 * half], k_part[4 * j + 2 * half + 1]);
+                          sum_bits(k_part[4 * j + 2 * half]),
+                          sum_bits(k_part[4 * j + 2 * half + 1]));
         }
     }
 }
@@ -460,29 +558,32 @@ add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t 
     wait_phase<true>(&b.s->ready[part], parity);
     for (uint32_t i = threadIdx.x / WARP; i < pairs; i += CONSUMER_WARPS) {
         const float2 *from = b.parts[part].sum + i * WARP + lane;
-        float2 sum = make_float2(0.0f, 0.0f);
+        const uint32_t unit = b.cluster_rank * mine + i / (N / 8);
+        const uint32_t column = column0 + unit * 8 + lane / 4;
+        const float2 in_scale = pair_scales<G>(w, rows, (int)(i % (N / 8)));
+        const float out_scale = column_scale<G>(w, rows, column);
+        typename few_sum<G>::type x = 0, y = 0;
         for (uint32_t k_part = 0; k_part < w.cluster_size; k_part++) {
             const float2 v = from[k_part * pairs * WARP];
-            sum.x += v.x;
-            sum.y += v.y;
+            add_bits(x, v.x);
+            add_bits(y, v.y);
         }
-        const uint32_t unit = b.cluster_rank * mine + i / (N / 8);
-        store_pair(w, rows, (int)(i % (N / 8)), column0 + unit * 8 + lane / 4, sum.x, sum.y);
+        store_pair(w, rows, (int)(i % (N / 8)), column, x, y, in_scale, out_scale);
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(smem_address(&b.s->read));
 }
 
-template <int N>
-static __device__ __forceinline__ void store_tile(const struct few_work &w,
-                                                  const struct product_rows &rows, uint32_t column0,
-                                                  const float (&sum)[N / 2])
+template <int N, int G>
+static __device__ __forceinline__ void
+store_tile(const struct few_work &w, const struct product_rows &rows, uint32_t column0,
+           const typename few_sum<G>::type (&sum)[N / 2], const struct few_scales<N> &s)
 {
-    const uint32_t column = column0 + threadIdx.x / WARP * 16 + threadIdx.x % WARP / 4;
+    const uint32_t column = lane_column(column0);
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
-        store_pair(w, rows, j, column, sum[4 * j], sum[4 * j + 1]);
-        store_pair(w, rows, j, column + 8, sum[4 * j + 2], sum[4 * j + 3]);
+        store_pair(w, rows, j, column, sum[4 * j], sum[4 * j + 1], s.in[j], s.out[0]);
+        store_pair(w, rows, j, column + 8, sum[4 * j + 2], sum[4 * j + 3], s.in[j], s.out[1]);
     }
 }
 
@@ -496,8 +597,11 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
     for (uint32_t i = blockIdx.x / w.cluster_size; i < n_run; i += step) {
         const struct few_run r = run_at<MAPPED>(w, i);
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
+        struct few_scales<N> scales;
+#pragma unroll
+        for (int j = 0; j < N / 8 && !SPLIT; j++) scales.in[j] = pair_scales<G>(w, rows, j);
         for (uint32_t col = r.col; col < r.col_end; col++, n_item++) {
-            float sum[N / 2];
+            typename few_sum<G>::type sum[N / 2];
             if constexpr (SPLIT) {
                 if (threadIdx.x == 0) {
                     mbarrier_arrive_expect(smem_address(&b.s->ready[n_item % 2]),
@@ -508,8 +612,10 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                 send_k_part<N, G>(w, b, n_item % 2, sum);
                 add_k_parts<N, G>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM);
             } else {
+                scales.out[0] = column_scale<G>(w, rows, lane_column(col * BM));
+                scales.out[1] = column_scale<G>(w, rows, lane_column(col * BM) + 8);
                 sum_k_parts<N, MAPPED, G>(sum, w, b, at);
-                store_tile<N>(w, rows, col * BM, sum);
+                store_tile<N, G>(w, rows, col * BM, sum, scales);
             }
         }
     }
@@ -519,9 +625,9 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
  * all parts, total take N / 2 a thread each. */
 template <int N, bool SPLIT, int G> constexpr uint32_t blocks_max(void)
 {
-    if (G && N == 16) return 5; /* codes of weights */
-    if (G && N == 32) return 3;
-    if (G && N == 64) return 2;
+    if (G > 0 && N == 16) return 5; /* codes of weights */
+    if (G > 0 && N == 32) return 3;
+    if (G > 0 && N == 64) return 2;
     return N == 8 && SPLIT ? 8 : N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
 }
 
@@ -647,7 +753,7 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
 {
     struct few_work w = {};
     w.a = a;
-    if (G) w.u4 = u4_form_of(a.pack);
+    if (G > 0) w.u4 = u4_form_of(a.pack);
     w.n_k_line = a.k / K_LINE_BYTES;
     w.n_k_part = fp8_k_part_count(a.n, w.n_k_line, a.tasks != NULL);
     w.n_col_tile = ceil_div(a.n, BM);
@@ -662,7 +768,7 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     if (!f.n_byte) {
         f = walking_shape<N, G>(w.cluster_size);
         for (uint32_t i = 0; i < FEW_K_PARTS; i++) {
-            const uint32_t most = G && i == 0 ? limits.n_sm * f.per_sm : limits.few[i_tile][i];
+            const uint32_t most = G > 0 && i == 0 ? limits.n_sm * f.per_sm : limits.few[i_tile][i];
             if (w.cluster_size == 1u << i) n_run = min(n_run, most);
         }
     }

@@ -219,37 +219,47 @@ static __device__ __forceinline__ void store_swiglu(const struct work &w, struct
     store_codes(w, x);
 }
 
-/* Weights whose rows have scales of their own: times those of the tile's columns, of which lane l
- * loads four from 4 l on. */
+/* Weights whose rows have scales of their own: those of a tile's columns, four from 4 l on in lane
+ * l. */
 template <enum output OUTPUT>
-static __device__ __forceinline__ void scale_columns(const struct work &w, const struct walk &x,
-                                                     float (&sum)[64])
+static __device__ __forceinline__ float4 column_scales(const struct work &w, const struct walk &x)
 {
-    const uint32_t col = x.lane * 4, t = x.lane % 4;
+    const uint32_t col = x.lane * 4;
     uint32_t from = x.summed.col * BN + col;
     if (OUTPUT == OUTPUT_SWIGLU) {
         from = x.summed.col * PAIR_COLS + col % PAIR_COLS + (col < PAIR_COLS ? 0 : w.a.n / 2);
     }
     const float *at = w.a.row_scale + x.summed.row_scale + min(from, w.a.n - 4);
-    const float4 s = make_float4(at[0], at[1], at[2], at[3]);
+    return make_float4(at[0], at[1], at[2], at[3]);
+}
+
+/* Times them; of int8, whose inputs have a scale a row, times both, as int8_value. */
+template <enum output OUTPUT, enum weights WEIGHTS>
+static __device__ __forceinline__ void scale_columns(const struct work &w, const struct walk &x,
+                                                     float (&sum)[64])
+{
+    const uint32_t t = x.lane % 4;
+    const bool both = WEIGHTS == WEIGHTS_INT8_ROW;
+    const float first = x.summed.first, second = x.summed.second;
+    const float4 s = both ? x.summed.columns : column_scales<OUTPUT>(w, x);
 #pragma unroll
     for (uint32_t j = 0; j < 16; j++) {
         const int lane = (int)(2 * j + t / 2);
         const float x0 = shfl(s.x, lane), x1 = shfl(s.y, lane);
         const float z0 = shfl(s.z, lane), z1 = shfl(s.w, lane);
         const float even = t % 2 ? z0 : x0, odd = t % 2 ? z1 : x1;
-        sum[4 * j] *= even;
-        sum[4 * j + 1] *= odd;
-        sum[4 * j + 2] *= even;
-        sum[4 * j + 3] *= odd;
+        sum[4 * j] *= both ? first * even : even;
+        sum[4 * j + 1] *= both ? first * odd : odd;
+        sum[4 * j + 2] *= both ? second * even : even;
+        sum[4 * j + 3] *= both ? second * odd : odd;
     }
 }
 
-template <enum form FORM, enum output OUTPUT, bool BY_ROW>
+template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
 static __device__ __forceinline__ void store_tile(const struct work &w, struct walk &x,
                                                   float (&sum)[64])
 {
-    if (BY_ROW) scale_columns<OUTPUT>(w, x, sum);
+    if (has_row_scales(WEIGHTS)) scale_columns<OUTPUT, WEIGHTS>(w, x, sum);
     if (OUTPUT == OUTPUT_QUERY) turn_rotary(w, x, sum);
     if (OUTPUT == OUTPUT_SWIGLU) {
         store_swiglu(w, x, sum);

@@ -262,7 +262,7 @@ struct place {
 
 /* One K line of one block. FIRST: sum has what the tile before has left, if anything; it goes to
  * memory while the products are under way. `now` has the scales, then those of what is next. */
-template <enum output OUTPUT, int BLOCK, bool FIRST, bool BY_ROW>
+template <enum output OUTPUT, int BLOCK, bool FIRST, enum weights WEIGHTS>
 static __device__ __forceinline__ void
 add_block(const struct work &w, struct wide_shared<OUTPUT> *s, struct wide_walk &x,
           float (&sum)[64], struct line_scales &now, const struct place &p)
@@ -281,7 +281,7 @@ add_block(const struct work &w, struct wide_shared<OUTPUT> *s, struct wide_walk 
     }
     wgmma_commit();
     if (FIRST && x.block[BLOCK].summed.n) {
-        store_tile<FORM_LISTED, OUTPUT, BY_ROW>(w, x.block[BLOCK], sum);
+        store_tile<FORM_LISTED, OUTPUT, WEIGHTS>(w, x.block[BLOCK], sum);
     }
     struct line_scales next = now;
     if (!last) {
@@ -303,7 +303,7 @@ add_block(const struct work &w, struct wide_shared<OUTPUT> *s, struct wide_walk 
 }
 
 /* The sums of one tile. */
-template <enum output OUTPUT, bool BY_ROW>
+template <enum output OUTPUT, enum weights WEIGHTS>
 static __device__ __forceinline__ void sum_tile(const struct work &w, struct wide_shared<OUTPUT> *s,
                                                 struct wide_walk &x, float (&low)[64],
                                                 float (&high)[64], struct place p)
@@ -323,11 +323,11 @@ static __device__ __forceinline__ void sum_tile(const struct work &w, struct wid
         return;
     }
     struct line_scales now = scales_at_line<OUTPUT, 0>(x, 0);
-    add_block<OUTPUT, 0, true, BY_ROW>(w, s, x, low, now, p);
-    if (p.n_block > 1) add_block<OUTPUT, 1, true, BY_ROW>(w, s, x, high, now, p);
+    add_block<OUTPUT, 0, true, WEIGHTS>(w, s, x, low, now, p);
+    if (p.n_block > 1) add_block<OUTPUT, 1, true, WEIGHTS>(w, s, x, high, now, p);
     for (p.k_line = 1; p.k_line < w.n_k_line; p.k_line++) {
-        add_block<OUTPUT, 0, false, BY_ROW>(w, s, x, low, now, p);
-        if (p.n_block > 1) add_block<OUTPUT, 1, false, BY_ROW>(w, s, x, high, now, p);
+        add_block<OUTPUT, 0, false, WEIGHTS>(w, s, x, low, now, p);
+        if (p.n_block > 1) add_block<OUTPUT, 1, false, WEIGHTS>(w, s, x, high, now, p);
     }
 }
 
@@ -357,7 +357,7 @@ static __device__ __forceinline__ void begin_walk(struct wide_shared<OUTPUT> *s,
     }
 }
 
-template <enum output OUTPUT, bool BY_ROW>
+template <enum output OUTPUT, enum weights WEIGHTS>
 static __device__ __forceinline__ void consume(const struct work &w, struct wide_shared<OUTPUT> *s,
                                                int group)
 {
@@ -375,10 +375,10 @@ static __device__ __forceinline__ void consume(const struct work &w, struct wide
     for (;;) {
         const int n_block = more ? (blocks_of(x.t) + 1 - group) / 2 : 0;
         if (n_block < 2 && x.block[1].summed.n) {
-            store_tile<FORM_LISTED, OUTPUT, BY_ROW>(w, x.block[1], high);
+            store_tile<FORM_LISTED, OUTPUT, WEIGHTS>(w, x.block[1], high);
         }
         if (n_block < 1 && x.block[0].summed.n) {
-            store_tile<FORM_LISTED, OUTPUT, BY_ROW>(w, x.block[0], low);
+            store_tile<FORM_LISTED, OUTPUT, WEIGHTS>(w, x.block[0], low);
         }
         if (!more) break;
         const uint32_t next = feed_get(&s->feed, get, x.lane);
@@ -389,9 +389,10 @@ static __device__ __forceinline__ void consume(const struct work &w, struct wide
         x.next_col = r_next.col;
         const int out[OWN_BLOCKS] = {out_row_of(w, x, x.t, 0), out_row_of(w, x, x.t, 1)};
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            sum_tile<OUTPUT, BY_ROW>(w, s, x, low, high, {col, r.col_end, 0, n_block});
+            sum_tile<OUTPUT, WEIGHTS>(w, s, x, low, high, {col, r.col_end, 0, n_block});
             const uint32_t n = min((uint32_t)BN, w.a.n - col * BN);
-            const uint32_t of = BY_ROW ? (uint32_t)x.t.expert * (uint32_t)w.a.row_scale_step : 0;
+            const uint32_t of =
+                has_row_scales(WEIGHTS) ? (uint32_t)x.t.expert * (uint32_t)w.a.row_scale_step : 0;
             if (n_block > 0) x.block[0].summed = {out[0], col, n, of};
             if (n_block > 1) x.block[1].summed = {out[1], col, n, of};
         }
@@ -400,7 +401,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct wide
     }
 }
 
-template <enum output OUTPUT, bool BY_ROW>
+template <enum output OUTPUT, enum weights WEIGHTS>
 __global__ void __launch_bounds__(THREADS, 1)
     product_fp8_wide_kernel(const __grid_constant__ struct work w)
 {
@@ -426,14 +427,14 @@ __global__ void __launch_bounds__(THREADS, 1)
         produce<OUTPUT>(w, s);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<OUTPUT, BY_ROW>(w, s, group - 1);
+        consume<OUTPUT, WEIGHTS>(w, s, group - 1);
     }
 #endif
 }
 
 /* ---- the host ---- */
 
-template <enum output OUTPUT, bool BY_ROW>
+template <enum output OUTPUT, enum weights WEIGHTS>
 static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t stream)
 {
     cudaLaunchAttribute attribute = {};
@@ -446,7 +447,7 @@ static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t s
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, product_fp8_wide_kernel<OUTPUT, BY_ROW>, w);
+    return cudaLaunchKernelEx(&config, product_fp8_wide_kernel<OUTPUT, WEIGHTS>, w);
 }
 
 cudaError_t product_fp8_wide(const struct product_args &a, uint32_t n_task,
@@ -474,24 +475,24 @@ cudaError_t product_fp8_wide(const struct product_args &a, uint32_t n_task,
     if (e != cudaSuccess) return e;
     const uint32_t n_block = min(n_run, limits.n_sm);
     if (a.row_scale) {
-        return codes ? launch<OUTPUT_SWIGLU, true>(w, n_block, stream)
-                     : launch<OUTPUT_BF16, true>(w, n_block, stream);
+        return codes ? launch<OUTPUT_SWIGLU, WEIGHTS_FP8_ROW>(w, n_block, stream)
+                     : launch<OUTPUT_BF16, WEIGHTS_FP8_ROW>(w, n_block, stream);
     }
-    return codes ? launch<OUTPUT_SWIGLU, false>(w, n_block, stream)
-                 : launch<OUTPUT_BF16, false>(w, n_block, stream);
+    return codes ? launch<OUTPUT_SWIGLU, WEIGHTS_FP8>(w, n_block, stream)
+                 : launch<OUTPUT_BF16, WEIGHTS_FP8>(w, n_block, stream);
 }
 
-template <enum output OUTPUT, bool BY_ROW> static cudaError_t init_kernel(void)
+template <enum output OUTPUT, enum weights WEIGHTS> static cudaError_t init_kernel(void)
 {
-    return cudaFuncSetAttribute(product_fp8_wide_kernel<OUTPUT, BY_ROW>,
+    return cudaFuncSetAttribute(product_fp8_wide_kernel<OUTPUT, WEIGHTS>,
                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 sizeof(struct wide_shared<OUTPUT>));
 }
 
 cudaError_t product_fp8_wide_init(void)
 {
-    cudaError_t e = init_kernel<OUTPUT_SWIGLU, false>();
-    if (e == cudaSuccess) e = init_kernel<OUTPUT_SWIGLU, true>();
-    if (e == cudaSuccess) e = init_kernel<OUTPUT_BF16, false>();
-    return e == cudaSuccess ? init_kernel<OUTPUT_BF16, true>() : e;
+    cudaError_t e = init_kernel<OUTPUT_SWIGLU, WEIGHTS_FP8>();
+    if (e == cudaSuccess) e = init_kernel<OUTPUT_SWIGLU, WEIGHTS_FP8_ROW>();
+    if (e == cudaSuccess) e = init_kernel<OUTPUT_BF16, WEIGHTS_FP8>();
+    return e == cudaSuccess ? init_kernel<OUTPUT_BF16, WEIGHTS_FP8_ROW>() : e;
 }

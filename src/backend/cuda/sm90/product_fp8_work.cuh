@@ -63,6 +63,14 @@ enum form {
     FORM_GATHER, /* anywhere: the list says where */
 };
 
+/* Codes, and scales of 128 x 128 or of rows */
+enum weights { WEIGHTS_FP8, WEIGHTS_FP8_ROW, WEIGHTS_INT8, WEIGHTS_INT8_ROW };
+
+static __host__ __device__ constexpr bool has_row_scales(enum weights weights)
+{
+    return weights == WEIGHTS_FP8_ROW || weights == WEIGHTS_INT8_ROW;
+}
+
 /* What is written */
 enum output {
     OUTPUT_FLOAT,
@@ -243,6 +251,14 @@ static __device__ __forceinline__ struct scales_at find_scales(const struct work
     return {first, second, (uint32_t)t.expert * (uint32_t)w.a.w_scale_step};
 }
 
+/* The scale of an int8 row of inputs that has one, by its entry in the list if it is gathered. */
+template <enum form FORM>
+static __device__ __forceinline__ float in_scale(const struct work &w, int entry)
+{
+    const uint32_t divisor = FORM == FORM_GATHER ? w.a.in_divisor : 1;
+    return w.a.q_scale[(size_t)((uint32_t)entry / divisor) * w.n_k_line];
+}
+
 /* Lane 4 g + t has the scales of K line t of a group of SCALE_LINES: of two rows, and of the
  * weights, those of up beside gate's. */
 struct scales {
@@ -255,27 +271,29 @@ struct line_scales {
 };
 
 /* sum += a K line's sum times its scales; FIRST: sum is what that adds to 0. */
-template <enum output OUTPUT, bool FIRST>
-static __device__ __forceinline__ void add_scaled(float (&sum)[64], const float (&c)[64],
+template <enum output OUTPUT, bool FIRST, typename SUM>
+static __device__ __forceinline__ void add_scaled(float (&sum)[64], const SUM (&c)[64],
                                                   const struct line_scales &of)
 {
 #pragma unroll
     for (int j = 0; j < 64; j += 4) {
         const bool up = OUTPUT == OUTPUT_SWIGLU && j >= 32;
         const float first = up ? of.up_first : of.first, second = up ? of.up_second : of.second;
-        sum[j] = fmaf(c[j], first, FIRST ? 0.0f : sum[j]);
-        sum[j + 1] = fmaf(c[j + 1], first, FIRST ? 0.0f : sum[j + 1]);
-        sum[j + 2] = fmaf(c[j + 2], second, FIRST ? 0.0f : sum[j + 2]);
-        sum[j + 3] = fmaf(c[j + 3], second, FIRST ? 0.0f : sum[j + 3]);
+        sum[j] = fmaf(line_value(c[j]), first, FIRST ? 0.0f : sum[j]);
+        sum[j + 1] = fmaf(line_value(c[j + 1]), first, FIRST ? 0.0f : sum[j + 1]);
+        sum[j + 2] = fmaf(line_value(c[j + 2]), second, FIRST ? 0.0f : sum[j + 2]);
+        sum[j + 3] = fmaf(line_value(c[j + 3]), second, FIRST ? 0.0f : sum[j + 3]);
     }
 }
 
 /* A warp's part of a tile whose sums are there: lanes r and r + 16 have the output row of row r. */
 struct finished {
-    int row;            /* -1: none */
-    uint32_t col;       /* tile */
-    uint32_t n;         /* columns */
-    uint32_t row_scale; /* where scales of its matrix's rows begin */
+    int row;             /* -1: none */
+    uint32_t col;        /* tile */
+    uint32_t n;          /* columns */
+    uint32_t row_scale;  /* where scales of its matrix's rows begin */
+    float first, second; /* WEIGHTS_INT8_ROW: scales of the inputs of a thread's two rows, */
+    float4 columns;      /* and column_scales */
 };
 
 /* What a consumer's thread has on its way through the tiles. */

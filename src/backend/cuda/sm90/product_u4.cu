@@ -363,7 +363,7 @@ static __device__ __forceinline__ void sum_tile(const struct work &w, struct u4_
         const bool fresh = i == 1 || w.n_k_part == 1;
 #pragma unroll
         for (int j = 0; j < 64; j++) total[j] = (fresh ? 0.0f : total[j]) + k_part[j];
-        if (i == 0 && x.summed.n) store_tile<FORM, OUTPUT, false>(w, x, total);
+        if (i == 0 && x.summed.n) store_tile<FORM, OUTPUT, WEIGHTS_FP8>(w, x, total);
         if (i == 0) request_scales<FORM>(w, x, col, col_end, 0);
         float2 next = now;
         if (++k_line < w.n_k_line) next = scales_of<FORM>(w, x, col, col_end, k_line);
@@ -442,7 +442,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct u4_s
     for (int j = 0; j < 64; j++) {
         total[j] = w.n_k_part == 1 ? k_part[j] : total[j] + k_part[j];
     }
-    store_tile<FORM, OUTPUT, false>(w, x, total);
+    store_tile<FORM, OUTPUT, WEIGHTS_FP8>(w, x, total);
     if (x.lane == 0) bulk_wait();
 }
 

@@ -34,6 +34,58 @@ static __device__ __forceinline__ void wait_phase(uint64_t *barrier, uint32_t pa
     }
 }
 
+/* Products of codes, K = 32: of e4m3, or of int8 with exact sums. */
+template <int N>
+static __device__ __forceinline__ void code_start(float (&c)[N], uint64_t a, uint64_t b)
+{
+    wgmma_e4m3_start(c, a, b);
+}
+
+template <int N>
+static __device__ __forceinline__ void code_start(int (&c)[N], uint64_t a, uint64_t b)
+{
+    wgmma_s8_start(c, a, b);
+}
+
+template <int N>
+static __device__ __forceinline__ void code_add(float (&c)[N], uint64_t a, uint64_t b)
+{
+    wgmma_e4m3_add(c, a, b);
+}
+
+template <int N>
+static __device__ __forceinline__ void code_add(int (&c)[N], uint64_t a, uint64_t b)
+{
+    wgmma_s8_add(c, a, b);
+}
+
+/* Those of a K line; ADDS: to what is there. */
+template <bool ADDS, typename SUM, int N>
+static __device__ __forceinline__ void line_start(SUM (&c)[N], uint64_t a, uint64_t b)
+{
+    if constexpr (ADDS) {
+        code_add(c, a, b);
+    } else {
+        code_start(c, a, b);
+    }
+#pragma unroll
+    for (uint64_t i = 2; i < K_LINE_BYTES / 16; i += 2) code_add(c, a + i, b + i);
+}
+
+/* A K line's sum as a float, exactly. */
+static __device__ __forceinline__ float line_value(float sum)
+{
+    return sum;
+}
+
+/* An addition puts it behind the leading bit of 1.5 * 2^23; a conversion is a quarter as fast. */
+static __device__ __forceinline__ float line_value(int sum)
+{
+    const float base = 0x1.8p23f;
+    static_assert(K_LINE_BYTES * 128 * 128 < 1 << 22, "a K line's sum fits");
+    return __uint_as_float(__float_as_uint(base) + (uint32_t)sum) - base;
+}
+
 /* Lets a kernel's blocks have n_byte of shared memory, and gives it all of a multiprocessor's:
  * blocks that find less beside those of the kernel in front would wait for these to leave. */
 template <typename KERNEL> static inline cudaError_t raise_shared(KERNEL *kernel, uint32_t n_byte)

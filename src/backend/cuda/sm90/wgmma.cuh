@@ -101,8 +101,35 @@ WGMMA_E4M3(16, 32, 16, 17)
 WGMMA_E4M3(32, 64, 32, 33)
 WGMMA_E4M3(64, 128, 64, 65)
 
-/* The same with a in registers: a[0] and a[1] are bytes 4 t to 4 t + 3 of rows g and g + 8 of the
- * warp's 16, a[2] and a[3] those 16 further along K. */
+/* The same of int8, with sums that are exact. */
+#define WGMMA_S8(n, n_col, a_at, b_at)                                                             \
+    static __device__ __forceinline__ void wgmma_s8_start(int(&c)[n], uint64_t a, uint64_t b)      \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k32.s32.s8.s8 {" NAMES_##n        \
+                     "}, %" #a_at ", %" #b_at ", 0;"                                               \
+                     : SUM_##n("=r", c, 0)                                                         \
+                     : "l"(a), "l"(b));                                                            \
+    }                                                                                              \
+    static __device__ __forceinline__ void wgmma_s8_add(int(&c)[n], uint64_t a, uint64_t b)        \
+    {                                                                                              \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k32.s32.s8.s8 {" NAMES_##n        \
+                     "}, %" #a_at ", %" #b_at ", 1;"                                               \
+                     : SUM_##n("+r", c, 0)                                                         \
+                     : "l"(a), "l"(b));                                                            \
+    }                                                                                              \
+    static __device__ __forceinline__ void wgmma_wait(int(&c)[n])                                  \
+    {                                                                                              \
+        asm volatile("wgmma.wait_group.sync.aligned 0;" : SUM_##n("+r", c, 0)::"memory");          \
+    }
+
+WGMMA_S8(4, 8, 4, 5)
+WGMMA_S8(8, 16, 8, 9)
+WGMMA_S8(16, 32, 16, 17)
+WGMMA_S8(32, 64, 32, 33)
+WGMMA_S8(64, 128, 64, 65)
+
+/* Products of e4m3 with a in registers: a[0] and a[1] are bytes 4 t to 4 t + 3 of rows g and g + 8
+ * of the warp's 16, a[2] and a[3] those 16 further along K. */
 #define WGMMA_E4M3_KEPT(name, how, add, n, n_col, a0, a1, a2, a3, b_at)                            \
     static __device__ __forceinline__ void name(float(&c)[n], const uint32_t(&a)[4], uint64_t b)   \
     {                                                                                              \
@@ -172,6 +199,11 @@ template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float 
     asm volatile("wgmma.wait_group.sync.aligned %64;" : SUM_64("+f", c, 0) : "n"(LEFT) : "memory");
 }
 
+template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(int (&c)[64])
+{
+    asm volatile("wgmma.wait_group.sync.aligned %64;" : SUM_64("+r", c, 0) : "n"(LEFT) : "memory");
+}
+
 template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float (&c)[128])
 {
     asm volatile("wgmma.wait_group.sync.aligned %128;"
@@ -185,6 +217,7 @@ template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float 
 #undef WGMMA_E4M3_KEPT_BOTH
 #undef WGMMA_E4M3_KEPT
 #undef WGMMA_E4M3
+#undef WGMMA_S8
 #undef NAMES_128
 #undef NAMES_64
 #undef NAMES_32

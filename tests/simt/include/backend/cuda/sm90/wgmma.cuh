@@ -45,7 +45,7 @@ static inline const char *simt_operand_place(uint64_t operand, uint32_t row, uin
     return simt_place(simt_permuted(start + row / 8 * stride + row % 8 * 128 + k));
 }
 
-/* 32 bytes of an operand's row, decoded: 32 values of e4m3 or 16 of bf16. */
+/* 32 bytes of an operand's row, decoded: 32 values of e4m3 or 16 of bf16, */
 template <int VALUES> struct simt_operand_row {
     float v[VALUES];
 
@@ -56,6 +56,17 @@ template <int VALUES> struct simt_operand_row {
             memcpy(&pair, (const char *)from + i * (32 / VALUES), 32 / VALUES);
             v[at * VALUES / 32 + i] = VALUES == 32 ? simt_e4m3((uint8_t)pair) : f32_from_bf16(pair);
         }
+    }
+};
+
+/* or of int8. */
+enum { SIMT_S8 = -32 };
+template <> struct simt_operand_row<SIMT_S8> {
+    int8_t v[32];
+
+    SIMT_UNWATCHED void decode(uint32_t at, const void *from, uint32_t n_byte)
+    {
+        memcpy(v + at, from, n_byte);
     }
 };
 
@@ -123,6 +134,26 @@ SIMT_UNSEEN static void simt_wgmma(float (&c)[N], const simt_operand_rows<VALUES
     }
 }
 
+/* Sums wrap around, as those of instructions without .satfinite. */
+template <int N> SIMT_UNSEEN static void wgmma_s8_add(int (&c)[N], uint64_t a, uint64_t b)
+{
+    const simt_operand_rows<SIMT_S8> rows = simt_left_rows<SIMT_S8>(a);
+    const bool tells = threadIdx.x % SIMT_WARP < 4;
+    for (uint32_t i = 0; i < N; i++) {
+        const uint32_t col = i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2;
+        const simt_operand_row<SIMT_S8> right = simt_shared_row<SIMT_S8>(b, col, tells);
+        uint32_t sum = (uint32_t)c[i];
+        for (uint32_t k = 0; k < 32; k++) sum += (uint32_t)(rows.of[i / 2 % 2].v[k] * right.v[k]);
+        c[i] = (int)sum;
+    }
+}
+
+template <int N> static inline void wgmma_s8_start(int (&c)[N], uint64_t a, uint64_t b)
+{
+    for (int &x : c) x = 0;
+    wgmma_s8_add(c, a, b);
+}
+
 template <int N, typename A>
 static inline void wgmma_e4m3_add(float (&c)[N], const A &a, uint64_t b)
 {
@@ -179,12 +210,12 @@ SIMT_UNSEEN static void wgmma_bf16_add_turned(float (&c)[64], const uint32_t (&a
     }
 }
 
-template <int LEFT, int N> static inline void wgmma_wait_but(float (&)[N])
+template <int LEFT, typename SUM, int N> static inline void wgmma_wait_but(SUM (&)[N])
 {
     race_reads_end(LEFT);
 }
 
-template <int N> static inline void wgmma_wait(float (&)[N])
+template <typename SUM, int N> static inline void wgmma_wait(SUM (&)[N])
 {
     race_reads_end(0);
 }

@@ -1,0 +1,62 @@
+/* product_int8.cu - int8 matrix product for many rows on sm_90a: which kernel is launched */
+#include "backend/cuda/sm90/product_int8.cuh"
+
+#include "backend/cuda/sm90/product_fp8_kernel.cuh"
+
+/* Those that write bf16, and of scales of rows all, take one part of K as one of several. */
+template <enum weights WEIGHTS>
+static product_kernel find_kernel(enum form form, enum output output, bool one_k_part)
+{
+    constexpr bool ONE = WEIGHTS == WEIGHTS_INT8;
+    if (output == OUTPUT_BF16)
+        return product_fp8_sm90_kernel<FORM_LISTED, OUTPUT_BF16, false, WEIGHTS>;
+    if (output == OUTPUT_QUERY)
+        return product_fp8_sm90_kernel<FORM_PLAIN, OUTPUT_QUERY, false, WEIGHTS>;
+    switch (form) {
+    case FORM_PLAIN:
+        return one_k_part ? product_fp8_sm90_kernel<FORM_PLAIN, OUTPUT_FLOAT, ONE, WEIGHTS>
+                          : product_fp8_sm90_kernel<FORM_PLAIN, OUTPUT_FLOAT, false, WEIGHTS>;
+    case FORM_LISTED:
+        return one_k_part ? product_fp8_sm90_kernel<FORM_LISTED, OUTPUT_FLOAT, ONE, WEIGHTS>
+                          : product_fp8_sm90_kernel<FORM_LISTED, OUTPUT_FLOAT, false, WEIGHTS>;
+    default:
+        return one_k_part ? product_fp8_sm90_kernel<FORM_GATHER, OUTPUT_FLOAT, ONE, WEIGHTS>
+                          : product_fp8_sm90_kernel<FORM_GATHER, OUTPUT_FLOAT, false, WEIGHTS>;
+    }
+}
+
+cudaError_t product_int8_sm90(const struct product_args &a, uint32_t n_tile,
+                              const struct sm90_limits &limits, cudaStream_t stream)
+{
+    const enum output output = output_of(a);
+    ASSERT(a.int8 && output != OUTPUT_SWIGLU);
+    ASSERT(a.k % BK == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && limits.n_sm > 0);
+    ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && (uintptr_t)a.out % 16 == 0);
+    ASSERT(a.tiled && (!a.tasks || a.in_divisor > 0));
+    struct work w;
+    uint32_t n_block;
+    cudaError_t e = make_work(&w, &n_block, a, n_tile, limits.n_sm);
+    if (e != cudaSuccess || !n_block) return e;
+    const bool one_k_part = w.n_k_part == 1;
+    return launch(w,
+                  a.row_scale ? find_kernel<WEIGHTS_INT8_ROW>(form_of(a), output, one_k_part)
+                              : find_kernel<WEIGHTS_INT8>(form_of(a), output, one_k_part),
+                  n_block, stream);
+}
+
+cudaError_t product_int8_sm90_init(void)
+{
+    for (enum form form : {FORM_PLAIN, FORM_LISTED, FORM_GATHER}) {
+        for (enum output output : {OUTPUT_FLOAT, OUTPUT_BF16, OUTPUT_QUERY}) {
+            for (bool one_k_part : {false, true}) {
+                for (auto kernel : {find_kernel<WEIGHTS_INT8>(form, output, one_k_part),
+                                    find_kernel<WEIGHTS_INT8_ROW>(form, output, one_k_part)}) {
+                    cudaError_t e = cudaFuncSetAttribute(
+                        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(struct stages));
+                    if (e != cudaSuccess) return e;
+                }
+            }
+        }
+    }
+    return cudaSuccess;
+}
