@@ -9,8 +9,8 @@
  *
  * Loads as fathom_open does, joins host 0, and joins it anew with its weights in place whenever a
  * host is lost.
- * Errors  returns with one only: those of loading; EMISMATCH: host 0 will not have this host; those
- *         of a rank that failed here. */
+ * Errors  returns with one only: ECANCEL: options.hosts->end_fd; those of loading; EMISMATCH: host
+ *         0 will not have this host; those of a rank that failed here. */
 FATHOM_MUST_CHECK fathom_err fathom_follow(const fathom_options *o, fathom_diag *d);
 
 #endif

@@ -81,6 +81,13 @@ typedef struct fathom_hosts {
     uint16_t port;       /* and port */
     bool has_token;      /* without one, hosts of this machine only */
     uint64_t token[2];
+    /* of another host than host 0: once it can be read, that host ends when host 0 does, at latest
+     * after so long, and at once while it has not joined; 0: none. The caller's */
+    int end_fd;
+    uint32_t end_after_ms;
+    /* called by fathom_follow when all is loaded, before it joins; NULL: nobody asks */
+    void (*on_loaded)(void *arg);
+    void *on_loaded_arg;
 } fathom_hosts;
 
 /* Where other servers ask an engine for pages. */

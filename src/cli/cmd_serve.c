@@ -1,11 +1,13 @@
 /* cmd_serve.c - fathom serve: take the port, open the engine, start the server, wait for signals
  *
  * While the model loads, SIGINT and SIGTERM end the process; then the first lets running requests
- * finish, the second cancels them. SIGHUP reads keys and certificates anew, SIGUSR1 logs the state,
- * SIGQUIT does so and ends at once.
+ * finish, the second cancels them. Another host than host 0 ends with it. SIGHUP reads keys and
+ * certificates anew, SIGUSR1 logs the state, SIGQUIT does so and ends at once.
  */
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/fail.h"
@@ -19,6 +21,8 @@
 #include "fathom/follow.h"
 #include "server/key_ring.h"
 #include "server/server.h"
+
+enum { INSIST_MS = 1500 }; /* from the second signal to the end, whatever runs */
 
 /* Options, and the texts that they point into. */
 struct serve_setup {
@@ -196,20 +200,55 @@ static void take_hosts(struct serve_setup *p, fathom_options *eo, const struct s
     eo->hosts = &p->hosts;
 }
 
-/* Another host than host 0: a signal ends the process, which host 0 sees at once. */
+/* Another host than host 0. */
+struct following {
+    struct signal_taker signals;
+    int end_fd;
+};
+
+/* Host 0 has got the same signal: its requests may finish. */
+static void end_with_host_0(void *arg, int number)
+{
+    const struct following *f = arg;
+    const uint64_t one = 1;
+    if (number == SIGHUP || number == SIGUSR1) return;
+    if (number == SIGQUIT) signal_die(number);
+    fprintf(stderr, "fathom: this host ends with host 0, a second signal ends it now\n");
+    (void)!write(f->end_fd, &one, sizeof one);
+}
+
+/* While weights load a signal ends the process. */
+static void listen_once_loaded(void *arg)
+{
+    struct following *f = arg;
+    signal_taker_listen(&f->signals, end_with_host_0, f);
+}
+
 static fathom_err follow(const struct invocation *v, fathom_diag *d)
 {
     struct serve_setup setup = {0};
     struct text_model text = {0};
+    struct following f = {.end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
     fathom_options eo;
+    if (f.end_fd < 0) FAIL(d, FATHOM_EIO, "no descriptor for signals");
     if (!v->settings->allow_core_dumps) os_forbid_core_dumps();
-    fathom_err err = text_model_open(&text, v->model, v->settings, d);
+    fathom_err err = signal_taker_start(&f.signals, SIGNALS_SERVER, d);
+    signal_taker_insist(&f.signals, INSIST_MS);
+    signal_taker_note(&f.signals, "host 0, which goes on,");
+    if (!err) err = text_model_open(&text, v->model, v->settings, d);
     if (!err) {
         engine_options(&eo, v->settings, v->model);
         eo.n_vocab_used = text.n_vocab_used;
         take_hosts(&setup, &eo, v->settings);
+        setup.hosts.end_fd = f.end_fd;
+        setup.hosts.end_after_ms = (uint32_t)(1000 * v->settings->drain_timeout);
+        setup.hosts.on_loaded = listen_once_loaded;
+        setup.hosts.on_loaded_arg = &f;
         err = fathom_follow(&eo, d);
+        if (err == FATHOM_ECANCEL) err = FATHOM_OK;
     }
+    signal_taker_end(&f.signals);
+    (void)close(f.end_fd);
     text_model_close(&text);
     return err;
 }
@@ -267,8 +306,6 @@ static void print_address(const struct server *server, const struct server_optio
 }
 
 /* ---- the command ---------------------------------------------------------------------------- */
-
-enum { INSIST_MS = 1500 }; /* from the second signal to the end, whatever runs */
 
 /* What a signal acts on. */
 struct serving {

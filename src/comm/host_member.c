@@ -29,6 +29,7 @@ struct host_member {
     struct host_member_config c;
     char host[256];
     int stop_fd;
+    uint64_t end_us; /* when end_fd was seen first; 0: not yet */
     struct page_link *links[HOST_LANE_N];
     pthread_t beater;
     bool has_beater;
@@ -41,6 +42,14 @@ static bool is_stopped(const struct host_member *m)
 {
     struct pollfd p = {.fd = m->stop_fd, .events = POLLIN};
     return poll(&p, 1, 0) > 0;
+}
+
+static bool is_to_end(struct host_member *m)
+{
+    struct pollfd p = {.fd = m->c.end_fd, .events = POLLIN};
+    if (m->c.end_fd <= 0 || poll(&p, 1, 0) <= 0) return false;
+    if (m->end_us == 0) m->end_us = clock_now_us();
+    return true;
 }
 
 static void *beat_main(void *arg)
@@ -101,7 +110,7 @@ fathom_err host_member_join(struct host_member *m, fathom_diag *d)
             return FATHOM_OK;
         }
         close_links(m);
-        if (is_stopped(m)) FAIL(d, FATHOM_ECANCEL, "it is being stopped");
+        if (is_stopped(m) || is_to_end(m)) FAIL(d, FATHOM_ECANCEL, "it is being stopped");
         if (err != FATHOM_EIO && err != FATHOM_EBUSY) {
             FAIL(d, err, "host 0 at %s:%u: %s", m->host, m->c.port, why.text);
         }
@@ -110,8 +119,9 @@ fathom_err host_member_join(struct host_member *m, fathom_diag *d)
             LOG_WARN("hosts", "host 0 at %s:%u is waited for: %s", m->host, m->c.port, why.text);
             told_us = now_us;
         }
-        struct pollfd p = {.fd = m->stop_fd, .events = POLLIN};
-        (void)poll(&p, 1, HOST_AGAIN_US / 1000);
+        struct pollfd p[2] = {{.fd = m->stop_fd, .events = POLLIN},
+                              {.fd = m->c.end_fd, .events = POLLIN}};
+        (void)poll(p, m->c.end_fd > 0 ? 2 : 1, HOST_AGAIN_US / 1000);
     }
 }
 
@@ -123,6 +133,8 @@ static fathom_err receive(struct host_member *m, struct host_frame *f, void *bod
     char text[HOST_TEXT_MAX + 1];
     for (;;) {
         TRY(host_receive_frame(l, f, m->c.work_max, clock_now_us() + HOST_LOST_US, d));
+        if (is_to_end(m) && clock_now_us() - m->end_us > m->c.end_after_us)
+            FAIL(d, FATHOM_ECANCEL, "host 0 goes on");
         switch (f->type) {
         case HOST_BEAT: break;
         case HOST_GO: return FATHOM_OK;
@@ -143,7 +155,7 @@ fathom_err host_member_receive(struct host_member *m, struct host_frame *f, void
     ASSERT(m->has_beater);
     const fathom_err err = receive(m, f, body, &why);
     if (!err) return FATHOM_OK;
-    if (is_stopped(m)) FAIL(d, FATHOM_ECANCEL, "it is being stopped");
+    if (is_stopped(m) || is_to_end(m)) FAIL(d, FATHOM_ECANCEL, "it is being stopped");
     if (err == FATHOM_EPEER) FAIL(d, err, "%s", why.text);
     FAIL(d, FATHOM_EPEER, "host 0 is lost: %s", why.text);
 }

@@ -18,6 +18,10 @@ struct host_member_config {
     const char *host; /* of host 0; copied */
     uint16_t port;
     uint32_t work_max; /* bytes of a WORK at most */
+    /* once it can be read, host 0 is not joined anew, and left after so long; 0: none. The
+     * caller's */
+    int end_fd;
+    uint64_t end_after_us;
 };
 
 /* host_member_create - ENOMEM, EIO. host_member_destroy accepts NULL. */
@@ -30,13 +34,15 @@ void host_member_stop(struct host_member *m);
 
 /* host_member_join - dial host 0 until it is there, and take the seat
  * Needs   AWAY.
- * Errors  EMISMATCH, EINVAL, EFORMAT: it will not have this host, and why; ECANCEL: stopped. */
+ * Errors  EMISMATCH, EINVAL, EFORMAT: it will not have this host, and why; ECANCEL: stopped,
+ *         or end_fd. */
 fathom_err host_member_join(struct host_member *m, fathom_diag *d);
 
 /* host_member_receive - the next GO, or WORK with its body; beats are passed over
  *
  *   body    [work_max]
- * Errors  EPEER: host 0 is lost, or says why this host is to join anew; ECANCEL: stopped. */
+ * Errors  EPEER: host 0 is lost, or says why this host is to join anew; ECANCEL: stopped, or end_fd
+ *         and one of these, or after its time. */
 fathom_err host_member_receive(struct host_member *m, struct host_frame *f, void *body,
                                fathom_diag *d);
 

@@ -443,6 +443,8 @@ fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks,
     const struct host_member_config c = {.self = *self,
                                          .host = l->hosts->address,
                                          .port = l->hosts->port,
+                                         .end_fd = l->hosts->end_fd,
+                                         .end_after_us = 1000ull * l->hosts->end_after_ms,
                                          .work_max = (uint32_t)work_max};
     ASSERT(self->node_rank > 0 && ranks->max_flight == 1 && !l->hub && !l->member);
     if (work_max > UINT32_MAX) FAIL(d, FATHOM_ELIMIT, "a step of %zu bytes is too long", work_max);

@@ -40,7 +40,7 @@ void host_runner_on_change(struct step_runner *r, void (*changed)(void *arg), vo
 
 /* host_follow - join host 0 and do what it says, again and again, without an end
  *
- * Errors  EMISMATCH: host 0 will not have this host; those of a rank. */
+ * Errors  EMISMATCH: host 0 will not have this host; ECANCEL: told to end; those of a rank. */
 fathom_err host_follow(struct host_lanes *lanes, struct step_runner *ranks,
                        const struct host_self *self, fathom_diag *d);
 

@@ -316,6 +316,7 @@ fathom_err fathom_follow(const fathom_options *o, fathom_diag *d)
     ASSERT(o->hosts && o->hosts->node_rank > 0);
     TRY_GOTO(load(&p, o, d), done);
     describe_host(&self, &p);
+    if (o->hosts->on_loaded) o->hosts->on_loaded(o->hosts->on_loaded_arg);
     err = host_follow(p.lanes, p.runner, &self, d);
 done:
     close_opening(&p);

@@ -21,7 +21,7 @@ import threading
 from served import HANG_S, Server, take_program, wait_until
 
 FLAGS = ("-tp", "2", "--backend", "cpu", "--threads", "2", "--max-num-seqs", "8",
-         "--max-model-len", "1024")
+         "--max-model-len", "1024", "--drain-timeout", str(HANG_S))
 TEXTS = ["Hello, who", "The sea was", "Write a line about rope and tide:", "One two three"] * 2
 
 
@@ -148,8 +148,22 @@ def lost():
     wait_until(lambda: ready(first)[0] == 200)
     assert answers(first) == want
     assert other.text().count("weights_digest begins") == 1, other.text()
+    # both are told to end, as a launcher does it: what runs is answered
+    ends = []
+
+    def finish():
+        ends.append(first.post("/v1/completions", body_of(1, 100)))
+
+    thread = threading.Thread(target=finish)
+    thread.start()
+    wait_until(lambda: first.health()["running"] == 1)
+    other.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "ends with host 0" in other.text())
+    assert other.process.poll() is None
     assert first.stop() == 0
-    other.kill(signal.SIGTERM)
+    thread.join()
+    assert ends[0]["usage"]["completion_tokens"] == 100
+    assert other.process.wait(timeout=HANG_S) == 0, other.text()
 
 
 def last_line(*words, env=None):

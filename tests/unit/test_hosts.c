@@ -5,6 +5,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -279,6 +281,47 @@ static void a_host_0_that_ends_is_joined_again_when_it_is_back(void **state)
     host_hub_destroy(h);
 }
 
+static void a_host_that_is_to_end_stays_as_long_as_host_0_does(void **state)
+{
+    const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    struct host_hub *h = open_hub(&zero, 0);
+    const uint16_t port = host_hub_port(h);
+    const uint64_t signal = 1;
+    struct host_frame f;
+    unsigned char body[WORK_MAX];
+    (void)state;
+    for (int patient = 0; patient < 2; patient++) {
+        struct host_member_config c = {.self = one,
+                                       .host = "127.0.0.1",
+                                       .port = port,
+                                       .work_max = WORK_MAX,
+                                       .end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                                       .end_after_us = patient ? HANG_US : 0};
+        struct host_member *m = NULL;
+        assert_true(c.end_fd > 0);
+        assert_int_equal(host_member_create(&m, &c, NULL), FATHOM_OK);
+        assert_int_equal(host_member_join(m, NULL), FATHOM_OK);
+        gather(h);
+        expect_go(m, 1 + (uint64_t)patient);
+        assert_true(write(c.end_fd, &signal, sizeof signal) == sizeof signal);
+        if (patient) { /* work comes, until host 0 has gone */
+            const struct link_part part = {"a step", 6};
+            assert_int_equal(host_hub_tell(h, &part, 1), FATHOM_OK);
+            assert_int_equal(host_member_receive(m, &f, body, NULL), FATHOM_OK);
+            assert_int_equal(f.type, HOST_WORK);
+            host_hub_destroy(h);
+        }
+        assert_int_equal(host_member_receive(m, &f, body, NULL), FATHOM_ECANCEL);
+        host_member_part(m, "it ends");
+        if (patient) assert_int_equal(host_member_join(m, NULL), FATHOM_ECANCEL);
+        host_member_destroy(m);
+        (void)close(c.end_fd);
+        if (patient) continue;
+        wait_for_loss(h);
+        assert_int_equal(host_hub_gather(h, NULL), FATHOM_EPEER); /* the seat is empty */
+    }
+}
+
 static void a_frame_comes_back_and_any_bit_is_seen(void **state)
 {
     unsigned char bytes[HOST_FRAME_BYTES];
@@ -299,6 +342,7 @@ static void a_frame_comes_back_and_any_bit_is_seen(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_host_that_is_to_end_stays_as_long_as_host_0_does),
         cmocka_unit_test(a_frame_comes_back_and_any_bit_is_seen),
         cmocka_unit_test(a_host_joins_is_told_and_sends_over_its_data_lane),
         cmocka_unit_test(each_difference_is_named),
