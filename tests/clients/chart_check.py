@@ -9,10 +9,13 @@ one fails. Every object is checked against the schemas of Kubernetes (kubernetes
 containers are told is checked by the program.
 """
 
+import contextlib
 import os
 import re
+import socket
 import subprocess
 import sys
+import time
 import unittest
 
 import client_env
@@ -23,6 +26,7 @@ import kubernetes_validate  # noqa: E402 pylint: disable=wrong-import-position
 import yaml  # noqa: E402 pylint: disable=wrong-import-position
 
 CHART = os.path.join(client_env.ROOT, "deploy/helm/fathom")
+HOSTS = os.path.join(client_env.ROOT, "deploy/kubernetes/hosts.yaml")
 PLAIN = os.path.join(client_env.ROOT, "deploy/kubernetes/fathom.yaml")
 HEAD = ("# The chart of deploy/helm/fathom with its own values, for `kubectl apply -f`. Made by\n"
         "# tests/clients/chart_check.py --write; a test compares.\n")
@@ -202,6 +206,79 @@ class Chart(unittest.TestCase):
                 self.assertIn(f"{word} ", known.replace("\n", " "), word)
 
 
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+def end(process):
+    process.terminate()
+    process.wait(client_env.HANG_S)
+
+
+def serve_on_two_hosts(test, commands, environments, port):
+    """What two containers are told makes one server of both on this machine; each ends well."""
+    with contextlib.ExitStack() as ends:
+        hosts = []
+        for command, environment in zip(commands, environments):
+            host = subprocess.Popen([FATHOM, *command], env={**os.environ, **environment},
+                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            ends.callback(end, host)
+            hosts.append(host)
+        for _ in range(10 * client_env.HANG_S):
+            if not subprocess.run([FATHOM, "health", "http://127.0.0.1:" + port], check=False,
+                                  capture_output=True).returncode:
+                break
+            test.assertEqual([h.poll() for h in hosts], [None, None])
+            time.sleep(0.1)
+        else:
+            test.fail("the hosts have not joined")
+    test.assertEqual([h.returncode for h in hosts], [0, 0])
+
+
+class Hosts(unittest.TestCase):
+    """The LeaderWorkerSet. Its schema is not among those of Kubernetes: its own fields are here."""
+    FIELDS = {"replicas": int, "leaderWorkerTemplate": dict, "startupPolicy": str,
+              "rolloutStrategy": dict, "networkConfig": dict}
+    TEMPLATE = {"leaderTemplate": dict, "workerTemplate": dict, "size": int, "restartPolicy": str,
+                "subGroupPolicy": dict}
+
+    def setUp(self):
+        with open(HOSTS, encoding="utf-8") as f:
+            self.set, self.service = yaml.safe_load_all(f)
+        self.template = self.set["spec"]["leaderWorkerTemplate"]
+        self.pods = [self.template["leaderTemplate"], self.template["workerTemplate"]]
+
+    def test_its_objects_are_what_kubernetes_and_the_controller_know(self):
+        self.assertEqual((self.set["apiVersion"], self.set["kind"]),
+                         ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet"))
+        for fields, known in ((self.set["spec"], self.FIELDS), (self.template, self.TEMPLATE)):
+            for name, value in fields.items():
+                self.assertIsInstance(value, known[name], name)
+        self.assertIn(self.set["spec"]["startupPolicy"], ("LeaderCreated", "LeaderReady"))
+        self.assertIn(self.template["restartPolicy"], ("None", "RecreateGroupOnPodRestart"))
+        for pod in self.pods:
+            kubernetes_validate.validate(
+                {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", **pod["metadata"]},
+                 "spec": pod["spec"]}, VERSION, strict=True)
+        kubernetes_validate.validate(self.service, VERSION, strict=True)
+        self.assertLessEqual(self.service["spec"]["selector"].items(),
+                             self.pods[0]["metadata"]["labels"].items())
+        self.assertNotEqual(self.pods[0]["metadata"]["labels"], self.pods[1]["metadata"]["labels"])
+
+    def test_the_controllers_variables_make_one_server_of_its_pods(self):
+        port = free_port()
+        args = [pod["spec"]["containers"][0]["args"] for pod in self.pods]
+        self.assertEqual(*args)
+        command = [{"deepseek-ai/DeepSeek-V3.2": "pilot", "--host=0.0.0.0": "--port=" + port}
+                   .get(a, a) for a in args[0] if not a.startswith("--api-key-file")]
+        told = {"LWS_GROUP_SIZE": str(self.template["size"]), "LWS_LEADER_ADDRESS": "127.0.0.1",
+                "MASTER_PORT": free_port(), "FATHOM_CLUSTER_TOKEN": "x"}
+        serve_on_two_hosts(self, [command, command],
+                           [{**told, "LWS_WORKER_INDEX": str(i)} for i in range(2)], port)
+
+
 def substituted(text, environment):
     """${NAME:-default} and ${NAME:?message} as compose reads them."""
     def value(m):
@@ -217,9 +294,10 @@ def substituted(text, environment):
 class Compose(unittest.TestCase):
     KEYS = {"image", "build", "command", "ports", "volumes", "user", "read_only", "tmpfs", "deploy",
             "ulimits", "cap_drop", "security_opt", "stop_grace_period", "restart", "healthcheck",
-            "environment", "profiles", "extra_hosts"}
+            "environment", "profiles", "extra_hosts", "network_mode", "depends_on"}
     FOLDER = os.path.join(client_env.ROOT, "deploy/compose")
-    NAMES = ("cpu.yaml", "gpu8.yaml", "monitoring.yaml")
+    NAMES = ("cpu.yaml", "gpu8.yaml", "monitoring.yaml", "pd.yaml", "hosts.yaml")
+    NEEDED = {"MODEL": "org/name", "FATHOM_CLUSTER_TOKEN": "x"}
 
     def load(self, name, **environment):
         with open(os.path.join(self.FOLDER, name), encoding="utf-8") as f:
@@ -227,7 +305,7 @@ class Compose(unittest.TestCase):
 
     def test_files_have_the_keys_that_compose_knows_and_mount_what_there_is(self):
         for name in self.NAMES:
-            for service in self.load(name, MODEL="org/name")["services"].values():
+            for service in self.load(name, **self.NEEDED)["services"].values():
                 self.assertEqual(set(service) - self.KEYS, set(), name)
                 build = service.get("build")
                 if build:
@@ -239,8 +317,8 @@ class Compose(unittest.TestCase):
                         self.assertTrue(os.path.exists(os.path.join(self.FOLDER, source)), source)
 
     def test_containers_are_confined(self):
-        for name in ("cpu.yaml", "gpu8.yaml"):
-            for service in self.load(name, MODEL="org/name")["services"].values():
+        for name in ("cpu.yaml", "gpu8.yaml", "hosts.yaml"):
+            for service in self.load(name, **self.NEEDED)["services"].values():
                 self.assertIs(service["read_only"], True)
                 self.assertEqual(service["cap_drop"], ["ALL"])
                 self.assertIn("no-new-privileges:true", service["security_opt"])
@@ -264,6 +342,17 @@ class Compose(unittest.TestCase):
         done = subprocess.run([FATHOM, *command["services"]["fathom"]["command"], "--dry-run"],
                               text=True, capture_output=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_two_hosts_make_one_server(self):
+        with self.assertRaises(KeyError):
+            self.load("hosts.yaml", MODEL="org/name")
+        port = free_port()
+        services = self.load("hosts.yaml", FATHOM_CLUSTER_TOKEN="x", HOST="127.0.0.1", PORT=port,
+                             MASTER_PORT=free_port())["services"]
+        hosts = [services["host0"], services["host1"]]
+        self.assertEqual(hosts[0]["healthcheck"]["test"][-1], "http://127.0.0.1:" + port)
+        serve_on_two_hosts(self, [h["command"] for h in hosts], [h["environment"] for h in hosts],
+                           port)
 
     def test_configurations_of_prometheus_and_grafana_name_each_other(self):
         folder = os.path.join(client_env.ROOT, "deploy/monitoring")

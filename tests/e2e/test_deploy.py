@@ -25,9 +25,26 @@ BUILD = os.path.dirname(FATHOM)
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 IMAGE_BYTES = 120e6  # for processors
 SRUN = """#!/bin/bash
-# Options, then the command, as one task.
-while [[ $1 == -* ]]; do shift; done
-exec "$@"
+# Options, then the command: a task on each host of the job, or of --nodes. All are on this machine.
+n=${SLURM_NNODES:-1}
+while [[ $1 == -* ]]; do
+    [[ $1 == --nodes=* ]] && n=${1#*=}
+    shift
+done
+[ "$n" = 1 ] && exec "$@"
+tasks=()
+trap 'kill -TERM "${tasks[@]}"' TERM
+for ((i = 0; i < n; i++)); do
+    SLURM_STEP_NUM_NODES=$n SLURM_NODEID=$i SLURM_STEP_NUM_TASKS=$n \
+        SLURM_STEP_NODELIST="127.0.0.[1-$n]" "$@" &
+    tasks+=($!)
+done
+status=0
+for task in "${tasks[@]}"; do
+    while kill -0 "$task" 2>/dev/null; do wait "$task"; done
+    wait "$task" || status=$?
+done
+exit "$status"
 """
 SCONTROL = """#!/bin/bash
 # show hostnames LIST, the list without brackets.
@@ -145,11 +162,31 @@ class Deploy(unittest.TestCase):
         self.assertEqual(job.returncode, 0)
         self.assertFalse(os.path.exists(address))
 
-    def test_a_slurm_job_of_several_hosts_is_refused_in_one_line(self):
-        job = self.batch("serve.sbatch", "pilot", SLURM_NNODES="2")
+    def ends_well(self, job, address):
+        """A job whose address is there answers, and a signal ends all of it."""
+        wait_until(lambda: job.poll() is not None or os.path.exists(address))
+        self.assertTrue(os.path.exists(address), job.poll() and job.stderr.read())
+        with open(address, encoding="ascii") as f:
+            port = int(re.search(r":(\d+)/v1", f.read()).group(1))
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
+        prompt = "The sea was calm. " * 40
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": prompt, "max_tokens": 8}),
+                           {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        self.assertEqual(answer.status, 200, answer.read())
+        connection.close()
+        job.send_signal(signal.SIGTERM)
         _, err = job.communicate(timeout=HANG_S)
-        self.assertEqual((job.returncode, err.count("\n")), (2, 1))
-        self.assertIn("fathom router", err)
+        self.assertEqual(job.returncode, 0, err)
+        self.assertFalse(os.path.exists(address))
+        return err
+
+    def test_a_slurm_job_of_two_hosts_is_one_server(self):
+        job = self.batch("serve.sbatch", "pilot", "--backend", "cpu", "--max-num-seqs", "4",
+                         SLURM_NNODES="2", PORT=free_port(), MASTER_PORT=free_port())
+        err = self.ends_well(job, os.path.join(self.folder, "fathom-7.address"))
+        self.assertIn("Slurm: --nnodes 2", err)
+        self.assertIn("host=1 of=2 has joined host 0", err)
 
     def test_a_slurm_job_prefills_on_one_host_and_decodes_on_the_others(self):
         port = int(free_port())
