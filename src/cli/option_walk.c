@@ -235,13 +235,15 @@ static fathom_err check_hosts(struct option_walk *w)
                          : "--node-rank %lld: host 0 serves, give --headless too",
              (long long)s->node_rank);
     }
-    if (s->nnodes > 1 && s->pipeline_parallel_size > 1) {
+    const bool has_stages = s->pipeline_parallel_size > 1;
+    if (s->nnodes > 1 && has_stages && s->pipeline_parallel_size % s->nnodes != 0) {
         FAIL(w->diag, FATHOM_EINVAL,
-             "--nnodes %lld and --pipeline-parallel-size %lld: stages run on one host: leave one "
-             "of them out",
+             "--nnodes %lld does not divide --pipeline-parallel-size %lld: each host has as many "
+             "stages as another",
              (long long)s->nnodes, (long long)s->pipeline_parallel_size);
     }
-    if (s->nnodes > 1 && s->rank_slice < 0 && s->tensor_parallel_size % s->nnodes != 0) {
+    if (s->nnodes > 1 && !has_stages && s->rank_slice < 0 &&
+        s->tensor_parallel_size % s->nnodes != 0) {
         FAIL(w->diag, FATHOM_EINVAL,
              "--nnodes %lld does not divide --tensor-parallel-size %lld: each host has as many "
              "ranks as another",

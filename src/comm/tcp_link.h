@@ -1,4 +1,6 @@
-/* tcp_link.h - links over sockets of TCP */
+/* tcp_link.h - links over sockets of TCP
+ *
+ * Of a link of TCP one thread may send while another one receives. */
 #ifndef FATHOM_COMM_TCP_LINK_H
 #define FATHOM_COMM_TCP_LINK_H
 

@@ -263,6 +263,7 @@ static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *
     if (s->hosts) {
         TRY(host_lanes_create(&p->lanes, s, &p->config, d));
         s->place.net = host_lanes_net(p->lanes);
+        s->stage_net = host_lanes_stages(p->lanes);
     }
     TRY(begin_digest(&p->digest, s, p->checkpoint, d));
     TRY(make_runner(&p->runner, &p->first, s, &p->plan, &p->config, p->checkpoint, d));
@@ -289,9 +290,16 @@ static void describe_host(struct host_self *out, struct opening *p)
     end_digest(&p->source.weights, p->digest, checkpoint_where(p->checkpoint));
     p->digest = NULL;
     identify(&out->identity, &p->source);
-    const uint32_t sizes[] = {l->max_token,     l->max_request,  l->max_context,
-                              l->max_logit_row, l->with_mtp,     s->n_draft,
-                              p->plan.n_page,   s->n_vocab_used, s->place.parallel.tp.size};
+    const uint32_t sizes[] = {l->max_token,
+                              l->max_request,
+                              l->max_context,
+                              l->max_logit_row,
+                              l->with_mtp,
+                              s->n_draft,
+                              p->plan.n_page,
+                              s->n_vocab_used,
+                              s->place.parallel.tp.size,
+                              parallel_n_stage(&s->place.parallel)};
     struct sha256 parts[2] = {out->identity.layout, sha256_of(sizes, sizeof sizes)};
     out->identity.layout = sha256_of(parts, sizeof parts);
 }

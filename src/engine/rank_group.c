@@ -6,9 +6,10 @@
  *   n_done    of a rank: commands carried out, or passed over after a failure
  *   lock      guards the conditions and the fault; numbers are also read without it
  *
- * Stages. Rank i is peer i % n_peer of stage i / n_peer. A step's wait is
+ * Stages. Rank i is peer i % n_peer of stage i / n_peer of those that run here. A step's wait is
  * told right behind its draw: a rank is done with one step before it looks at the next one, and the
- * engine waits for the last stage alone.
+ * engine waits for the last stage alone. Where another host has stages, the hops at the edges are
+ * stage_net.h's too, and the last host's first rank tells it what was drawn.
  *
  * A rank that has failed passes over commands, so that the engine never waits for it. One that does
  * not end a command is lost: once another rank has failed, or when nothing moves for longer than
@@ -36,6 +37,7 @@
 #include "engine/block_ring.h"
 #include "engine/runner.h"
 #include "engine/stage_hop.h"
+#include "engine/stage_net.h"
 #include "model/config.h"
 #include "model/stages.h"
 
@@ -127,8 +129,12 @@ struct rank_group {
     uint32_t patience_ms;     /* of the engine, for a rank that does not move */
     struct block_ring blocks; /* the ranks' rings are where it is, once all commands are done */
     uint32_t n_peer;          /* ranks of a stage */
-    uint32_t n_stage;         /* of the model */
-    struct stage_hop *hops[PARALLEL_STAGES_MAX + 1]; /* [i]: before stage i; the ends are NULL */
+    uint32_t n_stage;         /* that run here */
+    bool is_staged;           /* the model has several */
+    struct stage_net *net;    /* to other hosts' stages; NULL: all are here */
+    struct stage_hop *hops[PARALLEL_STAGES_MAX + 1]; /* [i]: before stage i of those here, and
+                                                        [n_stage] behind them; NULL at the model's
+                                                        ends */
     uint32_t block;                                  /* of stages: of the step that is written */
     struct {
         uint64_t n; /* commands up to its wait */
@@ -301,6 +307,7 @@ static void break_hops(struct rank_group *g)
     for (uint32_t i = 0; i <= g->n_stage; i++) {
         if (g->hops[i]) stage_hop_break(g->hops[i], g->fault);
     }
+    if (g->net) stage_net_break(g->net, g->fault);
 }
 
 /* The first rank that fails by itself is the fault; peers that it leaves alone say so only where
@@ -329,6 +336,16 @@ static void note_fault(struct rank *r, fathom_err err)
     break_hops(g);
 }
 
+/* A step is over for this rank. */
+static fathom_err end_step(struct rank *r, const struct command *c)
+{
+    struct step_result *result = &r->results[c->block];
+    const struct sample_shape *drawn = &c->step.sampler;
+    TRY(r->runner->ops->wait(r->runner, result));
+    if (!r->group->net || r->stage.to || r->peer > 0) return FATHOM_OK;
+    return stage_net_tell_drawn(r->group->net, c->block, result, drawn->n_row, drawn->n_top);
+}
+
 static fathom_err carry_out(struct rank *r, const struct command *c)
 {
     struct step_runner *runner = r->runner;
@@ -336,14 +353,14 @@ static fathom_err carry_out(struct rank *r, const struct command *c)
     switch (c->kind) {
     case COMMAND_LAUNCH:
         r->n_step++;
-        if (r->group->n_stage > 1) runner_use_block(runner, c->block);
+        if (r->group->is_staged) runner_use_block(runner, c->block);
         if (c->host) runner->host = c->host;
         return ops->launch(runner, &c->step);
     case COMMAND_DRAW:
         if (c->host) runner->host = c->host;
         return ops->draw(runner, &c->step);
     case COMMAND_NEXT_BLOCK: ops->next_block(runner); return FATHOM_OK;
-    case COMMAND_WAIT: return ops->wait(runner, &r->results[c->block]);
+    case COMMAND_WAIT: return end_step(r, c);
     case COMMAND_PAGE_OUT:
         if (c->rank != r->peer) return FATHOM_OK;
         return ops->page_out(runner, c->page, (char *)c->to + r->record_offset);
@@ -472,9 +489,9 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
     struct rank_group *g = group_of(base);
     struct command c = {
         .kind = COMMAND_DRAW, .host = g->steps ? NULL : base->host, .block = g->block};
-    if (g->n_stage == 1) block_ring_draw(&g->blocks);
+    if (!g->is_staged) block_ring_draw(&g->blocks);
     tell_steps(g, &c, step);
-    if (g->n_stage == 1) return FATHOM_OK;
+    if (!g->is_staged) return FATHOM_OK;
     ASSERT(g->n_flight < base->max_flight);
     c.kind = COMMAND_WAIT;
     tell_steps(g, &c, step);
@@ -485,7 +502,7 @@ static fathom_err draw(struct step_runner *base, const struct step *step)
 
 static void show_block(struct rank_group *g)
 {
-    g->base.host = runner_block(g->ranks[0].runner, g->n_stage > 1 ? g->block : g->blocks.i);
+    g->base.host = runner_block(g->ranks[0].runner, g->is_staged ? g->block : g->blocks.i);
     for (uint32_t i = 0; i < g->base.n_lane; i++)
         g->base.hosts[i] = runner_block(g->ranks[i].runner, g->blocks.i);
 }
@@ -502,7 +519,7 @@ static void next_block(struct step_runner *base)
 static void use_block(struct step_runner *base, uint32_t i)
 {
     struct rank_group *g = group_of(base);
-    ASSERT(g->n_stage > 1 && i < base->max_flight);
+    ASSERT(g->is_staged && i < base->max_flight);
     for (uint32_t k = 0; k < g->n_flight; k++) ASSERT(g->flights[k].block != i);
     g->block = i;
     show_block(g);
@@ -531,7 +548,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
     struct rank_group *g = group_of(base);
     const struct command c = {.kind = COMMAND_WAIT};
-    if (g->n_stage > 1) return wait_for_last(g, out);
+    if (g->is_staged) return wait_for_last(g, out);
     TRY(ask(g, &c));
     block_ring_end(&g->blocks);
     show_block(g);
@@ -753,8 +770,11 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     g->base.ops = &group_ops;
     g->from = from;
     g->n_rank = n;
-    g->n_stage = parallel_n_stage(&from->settings->place.parallel);
-    g->n_peer = n / g->n_stage;
+    g->is_staged = parallel_n_stage(&from->settings->place.parallel) > 1;
+    g->n_peer = g->is_staged ? parallel_n_peer(&from->settings->place.parallel) : n;
+    ASSERT(g->n_peer >= 1 && n % g->n_peer == 0);
+    g->n_stage = n / g->n_peer;
+    g->net = from->settings->stage_net;
     g->ranks = ranks;
     g->spins = os_n_cpu() > n;
     g->patience_ms =
@@ -795,17 +815,24 @@ static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *pla
     return FATHOM_OK;
 }
 
-/* The ways between the stages; before ranks are told anything. */
+/* The ways between the stages, and at the edges to those of other hosts; before ranks are told
+ * anything. */
 static fathom_err make_hops(struct rank_group *g, fathom_diag *d)
 {
     const struct engine_settings *s = g->from->settings;
-    const struct stage_hop_config c = {.n_block = s->max_flight,
-                                       .max_row = s->limits.max_token,
-                                       .width = g->from->config->hidden,
-                                       .n_taker = g->n_peer};
-    if (g->n_stage == 1) return FATHOM_OK;
+    struct stage_hop_config c = {
+        .n_block = s->max_flight, .max_row = s->limits.max_token, .width = g->from->config->hidden};
+    if (!g->is_staged) return FATHOM_OK;
     ASSERT(g->n_stage <= PARALLEL_STAGES_MAX && s->max_flight <= PARALLEL_STAGES_MAX);
-    for (uint32_t i = 1; i < g->n_stage; i++) TRY(stage_hop_create(&g->hops[i], &c, d));
+    for (uint32_t i = 0; i <= g->n_stage; i++) {
+        const bool is_end = i == g->n_stage;
+        const struct parallel *p =
+            &g->ranks[(is_end ? i - 1 : i) * g->n_peer].settings.place.parallel;
+        if (is_end ? parallel_is_last(p) : parallel_is_first(p)) continue;
+        c.n_taker = is_end ? 1 : g->n_peer;
+        TRY(stage_hop_create(&g->hops[i], &c, d));
+    }
+    if (g->net) stage_net_attach(g->net, g->hops[0], g->hops[g->n_stage]);
     for (uint32_t i = 0; i < g->n_rank; i++) {
         struct rank *r = &g->ranks[i];
         struct parallel p = r->settings.place.parallel;
@@ -873,8 +900,8 @@ fathom_err rank_group_create_on(struct step_runner **out, struct backend *const 
     g->base.layout = first->layout;
     g->base.max_flight = first->max_flight;
     g->base.prompt_form = first->prompt_form;
-    g->base.n_stage = g->n_stage;
-    for (uint32_t i = 0; i < n && g->n_stage > 1; i++)
+    g->base.n_stage = parallel_n_stage(&s->place.parallel);
+    for (uint32_t i = 0; i < n && g->is_staged; i++)
         runner_set_stage(g->ranks[i].runner, &g->ranks[i].stage);
     g->from = NULL;
     g->blocks.n_block = g->base.max_flight;
@@ -892,7 +919,7 @@ fathom_err rank_group_create(struct step_runner **out, const struct engine_setti
                              const struct checkpoint *checkpoint, fathom_diag *d)
 {
     const uint32_t n = settings_n_rank(s);
-    const uint32_t n_stage = parallel_n_stage(&s->place.parallel);
+    const struct parallel *p = &s->place.parallel;
     struct backend *backends[PARALLEL_RANKS_MAX] = {NULL};
     fathom_err err = FATHOM_OK;
     *out = NULL;
@@ -904,7 +931,7 @@ fathom_err rank_group_create(struct step_runner **out, const struct engine_setti
         if (err) err = diag_fail(d, err, "rank %u of %u: %s", i, n, inner.text);
         if (err) goto fail;
     }
-    const uint32_t n_peer = n / n_stage;
+    const uint32_t n_peer = parallel_n_stage(p) > 1 ? parallel_n_peer(p) : n;
     for (uint32_t i = 0; i < n && (n_peer > 1 || s->place.net); i += n_peer)
         TRY_GOTO(backend_join(backends + i, n_peer, d), fail);
     return rank_group_create_on(out, backends, s, plan, config, checkpoint, d);

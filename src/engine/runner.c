@@ -145,7 +145,9 @@ static fathom_err take_rows(struct model_runner *r, uint32_t n_token)
     struct stage_head head;
     TRY(stage_hop_take(r->stage.from, r->stage.peer, &wanted, &head));
     r->experts_before = head.experts;
-    return model_put_stream(r->model, stage_hop_room(r->stage.from, head.block), n_token);
+    TRY(model_put_stream(r->model, stage_hop_room(r->stage.from, head.block), n_token));
+    stage_hop_release(r->stage.from, head.block);
+    return FATHOM_OK;
 }
 
 static struct expert_counts sum_counts(const struct expert_counts *a, const struct expert_counts *b)
@@ -164,6 +166,7 @@ static fathom_err give_rows(struct model_runner *r, uint32_t n_token)
                                     .n_row = n_token,
                                     .experts = sum_counts(&r->experts_before, &r->experts)};
     if (r->stage.peer != 0) return FATHOM_OK;
+    TRY(stage_hop_claim(r->stage.to, head.block));
     TRY(model_get_stream(r->model, stage_hop_room(r->stage.to, head.block), n_token));
     return stage_hop_give(r->stage.to, &head);
 }

@@ -188,7 +188,7 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
     return FATHOM_OK;
 }
 
-/* Each host has as many ranks as another: a stage, or a part of the only one. */
+/* Each host has as many ranks as another: whole stages, or a part of the only one. */
 static fathom_err resolve_hosts(struct engine_settings *out, const fathom_options *o,
                                 fathom_diag *d)
 {
@@ -202,10 +202,10 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
              "--tensor-parallel-size, or a server for each host behind fathom router",
              h->n_node);
     }
-    if (n_stage > 1) {
+    if (n_stage > 1 && n_stage % h->n_node != 0) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "--nnodes %u and --pipeline-parallel-size %u: stages run on one host: leave one of "
-             "them out",
+             "--nnodes %u does not divide --pipeline-parallel-size %u: each host has as many "
+             "stages as another",
              h->n_node, n_stage);
     }
     if (out->place.parallel.is_slice || (n_stage == 1 && n_rank % h->n_node != 0)) {
@@ -226,7 +226,7 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
              "--kv-offload-ram, --kv-offload-dir and --kv-transfer-config out",
              h->n_node);
     }
-    if (n_stage > 1) out->place.parallel.pp.rank = h->node_rank;
+    if (n_stage > 1) out->place.parallel.pp.rank = n_stage / h->n_node * h->node_rank;
     out->hosts = h;
     return FATHOM_OK;
 }

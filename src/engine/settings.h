@@ -11,6 +11,7 @@
 #include "model/forward.h"
 
 struct model_config;
+struct stage_net;
 
 enum {
     SETTINGS_MAX_NUM_SEQS = 64,
@@ -42,6 +43,7 @@ struct engine_settings {
     uint64_t offload_dir_bytes;
     const fathom_transfer *transfer; /* the caller's; NULL: none */
     const fathom_hosts *hosts;       /* the caller's; NULL: this one alone */
+    struct stage_net *stage_net;     /* of stages on several hosts: to the others; borrowed */
     uint32_t
         max_flight; /* steps under way at most. Of several stages as many as there are, of other
                             requests each. Else, where the backend is asynchronous, 1, or 2 for a

@@ -2,8 +2,9 @@
  *
  *   heads[block]  what lies in a room; written before n_given tells of it
  *   order         blocks in the order in which they were given, [n_given % n_block]
- *   n_taken       of each taker. A step is over when all have taken it, so that
- *                 n_given - n_taken <= n_block for each
+ *   n_taken       of each taker
+ *   n_using       takers that have not given a room back, by block; under the lock. A room that is
+ *                 given has none, so that n_given - n_taken <= n_block for each taker
  */
 #include "engine/stage_hop.h"
 
@@ -27,6 +28,7 @@ struct stage_hop {
     struct stage_head *heads; /* [n_block] */
     uint32_t *order;          /* [n_block] */
     uint64_t *n_taken;        /* [n_taker]; each its taker's alone */
+    uint32_t *n_using;        /* [n_block] */
     _Atomic uint64_t n_given;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -51,7 +53,8 @@ fathom_err stage_hop_create(struct stage_hop **out, const struct stage_hop_confi
     h->heads = mem_calloc(c->n_block, sizeof *h->heads);
     h->order = mem_calloc(c->n_block, sizeof *h->order);
     h->n_taken = mem_calloc(c->n_taker, sizeof *h->n_taken);
-    if (h->rows && h->heads && h->order && h->n_taken) {
+    h->n_using = mem_calloc(c->n_block, sizeof *h->n_using);
+    if (h->rows && h->heads && h->order && h->n_taken && h->n_using) {
         *out = h;
         return FATHOM_OK;
     }
@@ -68,6 +71,7 @@ void stage_hop_destroy(struct stage_hop *h)
     mem_free(h->heads);
     mem_free(h->order);
     mem_free(h->n_taken);
+    mem_free(h->n_using);
     mem_free(h);
 }
 
@@ -77,6 +81,25 @@ float *stage_hop_room(struct stage_hop *h, uint32_t block)
     return h->rows + (size_t)block * h->c.max_row * h->c.width;
 }
 
+fathom_err stage_hop_claim(struct stage_hop *h, uint32_t block)
+{
+    ASSERT(block < h->c.n_block);
+    pthread_mutex_lock(&h->lock);
+    while (h->n_using[block] > 0 && !atomic_load(&h->is_broken))
+        pthread_cond_wait(&h->changed, &h->lock);
+    pthread_mutex_unlock(&h->lock);
+    return atomic_load(&h->is_broken) ? FATHOM_EPEER : FATHOM_OK;
+}
+
+void stage_hop_release(struct stage_hop *h, uint32_t block)
+{
+    ASSERT(block < h->c.n_block);
+    pthread_mutex_lock(&h->lock);
+    ASSERT(h->n_using[block] > 0);
+    if (--h->n_using[block] == 0) pthread_cond_broadcast(&h->changed);
+    pthread_mutex_unlock(&h->lock);
+}
+
 /* Those who take are told of a room. */
 static void tell(struct stage_hop *h, const struct stage_head *head)
 {
@@ -84,6 +107,8 @@ static void tell(struct stage_hop *h, const struct stage_head *head)
     h->heads[head->block] = *head;
     h->order[n % h->c.n_block] = head->block;
     pthread_mutex_lock(&h->lock);
+    ASSERT(h->n_using[head->block] == 0);
+    h->n_using[head->block] = h->c.n_taker;
     atomic_store_explicit(&h->n_given, n + 1, memory_order_release);
     pthread_cond_broadcast(&h->changed);
     pthread_mutex_unlock(&h->lock);
@@ -114,16 +139,23 @@ static void await(struct stage_hop *h, uint64_t n)
     pthread_mutex_unlock(&h->lock);
 }
 
-fathom_err stage_hop_take(struct stage_hop *h, uint32_t taker, const struct stage_head *wanted,
-                          struct stage_head *out)
+fathom_err stage_hop_next(struct stage_hop *h, uint32_t taker, struct stage_head *out)
 {
-    char why[160];
-    ASSERT(taker < h->c.n_taker && wanted->block < h->c.n_block);
+    ASSERT(taker < h->c.n_taker);
     const uint64_t n = h->n_taken[taker];
     await(h, n);
     if (atomic_load(&h->is_broken)) return FATHOM_EPEER;
     *out = h->heads[h->order[n % h->c.n_block]];
     h->n_taken[taker]++;
+    return FATHOM_OK;
+}
+
+fathom_err stage_hop_take(struct stage_hop *h, uint32_t taker, const struct stage_head *wanted,
+                          struct stage_head *out)
+{
+    char why[160];
+    ASSERT(wanted->block < h->c.n_block);
+    TRY(stage_hop_next(h, taker, out));
     if (out->block == wanted->block && out->n_row == wanted->n_row) return FATHOM_OK;
     (void)snprintf(
         why, sizeof why,
@@ -148,6 +180,7 @@ void stage_hop_renew(struct stage_hop *h)
     pthread_mutex_lock(&h->lock);
     atomic_store(&h->n_given, 0);
     memset(h->n_taken, 0, h->c.n_taker * sizeof *h->n_taken);
+    memset(h->n_using, 0, h->c.n_block * sizeof *h->n_using);
     h->fault[0] = '\0';
     atomic_store(&h->is_broken, false);
     pthread_mutex_unlock(&h->lock);

@@ -2,8 +2,9 @@
  *
  * A hop lies before each stage but the first. It has room for the rows of every step that may be
  * under way, by the number of the step's block. One rank of the stage before fills a room and gives
- * it; all ranks of the stage behind take it, in the order in which steps are given. A room is used
- * again when its step is over, which nobody ends before all have taken it.
+ * it; all ranks of the stage behind take it, in the order in which steps are given, and give it
+ * back. Where the stages are on two hosts, each has a hop, and stage_net.h takes from the one and
+ * gives to the other.
  *
  *   WORKS --stage_hop_break--> BROKEN: takes and gives are EPEER --stage_hop_renew--> WORKS
  */
@@ -42,7 +43,11 @@ void stage_hop_destroy(struct stage_hop *h);
 /* stage_hop_room - where the rows of the step of a block lie: f32 [n_row][width] */
 float *stage_hop_room(struct stage_hop *h, uint32_t block);
 
-/* stage_hop_give - the room of head->block is filled; one rank
+/* stage_hop_claim - wait until all takers have given the room of a block back; who gives
+ * Errors  EPEER: the hop is broken. */
+fathom_err stage_hop_claim(struct stage_hop *h, uint32_t block);
+
+/* stage_hop_give - the room of head->block is filled; one rank, which has claimed it
  * Errors  EPEER: the hop is broken. */
 fathom_err stage_hop_give(struct stage_hop *h, const struct stage_head *head);
 
@@ -54,6 +59,12 @@ fathom_err stage_hop_give(struct stage_hop *h, const struct stage_head *head);
  * Errors  EPEER: the hop is broken; stage_hop_fault says why. */
 fathom_err stage_hop_take(struct stage_hop *h, uint32_t taker, const struct stage_head *wanted,
                           struct stage_head *out);
+
+/* stage_hop_next - the same for a taker that takes whatever comes next */
+fathom_err stage_hop_next(struct stage_hop *h, uint32_t taker, struct stage_head *out);
+
+/* stage_hop_release - a taker gives the room of a block back */
+void stage_hop_release(struct stage_hop *h, uint32_t block);
 
 /* stage_hop_break - a rank at either end does not come any more; any thread. The first reason
  * stays.

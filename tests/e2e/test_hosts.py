@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""test_hosts - two processes as two hosts on loopback, with the pilot
+"""test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|refused PROGRAM
+    test_hosts.py same|lost|stages|stages_lost|refused PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
+stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
 refused: hosts that do not belong together, and options that do not.
 """
 
+import atexit
 import json
 import os
 import re
@@ -20,9 +22,13 @@ import threading
 
 from served import HANG_S, Server, take_program, wait_until
 
-FLAGS = ("-tp", "2", "--backend", "cpu", "--threads", "2", "--max-num-seqs", "8",
-         "--max-model-len", "1024", "--drain-timeout", str(HANG_S))
-TEXTS = ["Hello, who", "The sea was", "Write a line about rope and tide:", "One two three"] * 2
+FLAGS = ("--backend", "cpu", "--threads", "2", "--max-num-seqs", "8", "--max-model-len", "1024",
+         "--drain-timeout", str(HANG_S))
+RANKS = ("-tp", "2")
+STAGES = ("-tp", "2", "-pp", "2")
+DRAFTS = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
+TEXTS = ["Hello, who", "The sea was", "Write a line about rope and tide:",
+         "One two three, and the ship went on. " * 9] * 2
 
 
 def free_port():
@@ -39,11 +45,12 @@ def of_hosts(port, rank, n=2):
 class Follower:
     """`fathom serve --headless`, its log in a file."""
 
-    def __init__(self, port, *flags, rank=1, n=2, env=None):
+    def __init__(self, port, *flags, rank=1, n=2):
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(
             [Server.path, "serve", *FLAGS, *of_hosts(port, rank, n), "--headless", *flags],
-            stdout=self.log, stderr=self.log, env=env)
+            stdout=self.log, stderr=self.log)
+        atexit.register(self.process.kill)
 
     def text(self):
         self.log.seek(0)
@@ -84,29 +91,44 @@ def answers(server):
     return [(c["text"], c["logprobs"]) for c in out]
 
 
-def same():
-    for more in ((), ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')):
-        alone = Server(*FLAGS, *more)
-        want = answers(alone)
-        alone.stop()
-        port = free_port()
-        other = Follower(port, *more)
-        first = Server(*FLAGS, *of_hosts(port, 0), *more)
-        wait_until(lambda: ready(first)[0] == 200)
-        assert answers(first) == want
-        assert answers(first) == want  # from the prefix cache
-        assert first.stop() == 0
+def check_same(cut, alone, *more, n=2):
+    """Of n hosts as of one with the flags `alone`, from the prefix cache too."""
+    server = Server(*FLAGS, *alone, *more)
+    want = answers(server)
+    server.stop()
+    port = free_port()
+    others = [Follower(port, *cut, *more, rank=i, n=n) for i in range(1, n)]
+    first = Server(*FLAGS, *cut, *of_hosts(port, 0, n), *more)
+    wait_until(lambda: ready(first)[0] == 200)
+    assert answers(first) == want
+    assert answers(first) == want
+    hits = sum(v for k, v in first.metrics().items() if k.startswith("vllm:prefix_cache_hits"))
+    assert hits > 0
+    assert first.stop() == 0
+    for other in others:
         wait_until(lambda: "host 0 has ended" in other.text())
         other.kill()
 
 
-def lost():
+def same():
+    check_same(RANKS, RANKS)
+    check_same(RANKS, RANKS, *DRAFTS)
+
+
+def stages():
+    check_same(STAGES, RANKS)
+    check_same(STAGES, RANKS, *DRAFTS, "--max-num-batched-tokens", "48")
+    check_same(("-pp", "3"), (), n=3)  # of the second host to the third
+    check_same(("-pp", "4"), (), *DRAFTS)
+
+
+def lost(cut=RANKS):
     port = free_port()
     log = tempfile.TemporaryFile(mode="w+")
-    first = Server(*FLAGS, *of_hosts(port, 0), stderr=log)
+    first = Server(*FLAGS, *cut, *of_hosts(port, 0), stderr=log)
     status, text = ready(first)
     assert status == 503 and "host 1 of 2 has not come" in text, text
-    other = Follower(port)
+    other = Follower(port, *cut)
     wait_until(lambda: ready(first)[0] == 200)
     want = answers(first)
     # under way, and idle
@@ -115,7 +137,7 @@ def lost():
 
         def ask(i):
             connection = first.connect()
-            connection.request("POST", "/v1/completions", json.dumps(body_of(i, 900)))
+            connection.request("POST", "/v1/completions", json.dumps(body_of(i, 700)))
             answer = connection.getresponse()
             ends.append((answer.status, answer.read().decode()))
 
@@ -135,7 +157,7 @@ def lost():
         answer = connection.getresponse()
         text = answer.read().decode()
         assert answer.status == 503 and "host 1 of 2 is lost: " in text, (answer.status, text)
-        other = Follower(port)
+        other = Follower(port, *cut)
         wait_until(lambda: ready(first)[0] == 200)
         assert answers(first) == want
     assert first.process.poll() is None
@@ -144,7 +166,7 @@ def lost():
     # host 0 goes and comes back
     first.kill()
     wait_until(lambda: "host 0 is lost: " in other.text())
-    first = Server(*FLAGS, *of_hosts(port, 0))
+    first = Server(*FLAGS, *cut, *of_hosts(port, 0))
     wait_until(lambda: ready(first)[0] == 200)
     assert answers(first) == want
     assert other.text().count("weights_digest begins") == 1, other.text()
@@ -175,28 +197,38 @@ def last_line(*words, env=None):
     return lines[0]
 
 
-def refused():
+def check_refused(cut, other_cut):
+    """Host 0 has one cut; who comes with another one, or is not what it should be, is refused."""
     port = free_port()
-    first = Server(*FLAGS, *of_hosts(port, 0))
+    first = Server(*FLAGS, *cut, *of_hosts(port, 0))
 
-    def comes(why, *words, env=None):
-        line = last_line(*FLAGS, *of_hosts(port, 1), "--headless", *words, env=env)
+    def comes(why, *words, cut=cut, env=None):
+        line = last_line(*FLAGS, *cut, *of_hosts(port, 1), "--headless", *words, env=env)
         assert why in line, line
 
     comes("layout: host 1 and host 0", "--max-num-seqs", "4")
+    comes("layout: host 1 and host 0", cut=other_cut)
     comes("numerics: host 1 and host 0", "--dtype", "float32")
     comes("token: host 1 has one and host 0 has none",
           env={**os.environ, "FATHOM_CLUSTER_TOKEN": "abc"})
-    other = Follower(port)
+    other = Follower(port, *cut)
     wait_until(lambda: ready(first)[0] == 200)
     comes("--node-rank: host 1 is there already")
     assert ready(first)[0] == 200
-    line = last_line("--port", "0", *FLAGS, *of_hosts(port, 0))
+    line = last_line("--port", "0", *FLAGS, *cut, *of_hosts(port, 0))
     assert "another program has it" in line, line
     other.kill()
     first.stop()
+
+
+def refused():
+    check_refused(RANKS, ("-tp", "2", "-pp", "2"))
+    check_refused(STAGES, ("-tp", "2", "-pp", "4"))
     for words, why in (
             (("-n", "2"), "--nnodes 2 does not divide --tensor-parallel-size 1"),
+            (("-pp", "3", "-n", "2"), "--nnodes 2 does not divide --pipeline-parallel-size 3"),
+            (("-pp", "2", "-tp", "4", "-n", "4"),
+             "--nnodes 4 does not divide --pipeline-parallel-size 2"),
             (("-tp", "2", "-n", "2", "-r", "2"), "--node-rank 2 of --nnodes 2"),
             (("-tp", "2", "-n", "2", "-r", "1"), "give --headless too"),
             (("-tp", "2", "-n", "2", "--headless"), "host 0 serves"),
@@ -210,7 +242,8 @@ def refused():
 def main():
     part = sys.argv.pop(1)
     take_program(sys.argv)
-    {"same": same, "lost": lost, "refused": refused}[part]()
+    {"same": same, "lost": lost, "refused": refused, "stages": stages,
+     "stages_lost": lambda: lost(STAGES)}[part]()
 
 
 if __name__ == "__main__":

@@ -443,7 +443,7 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_refused(&r, "-pp 2 --concurrency 8", "leave the load that layouts are compared for out");
     assert_refused(&r, "-pp 2 -tp 2 --rank-slice 1", "leave --rank-slice out");
     assert_refused(&r, "-pp 9", "--pipeline-parallel-size 9 is out of range, needed is 1 to 8");
-    assert_refused(&r, "-pp 3 -n 2", "stages run on one host");
+    assert_refused(&r, "-pp 3 -n 2", "--nnodes 2 does not divide --pipeline-parallel-size 3");
     parse(&r, COMMAND_SERVE, "-pp 3 -tp 2");
     assert_int_equal(r.s.pipeline_parallel_size, 3);
     forget(&r);

@@ -315,10 +315,18 @@ static void stages_are_of_ranks_that_share_layers(void **state)
     assert_non_null(strstr(d.text, "needed is 1 to 8"));
     const fathom_hosts hosts = {.n_node = 2, .node_rank = 1};
     o.hosts = &hosts;
-    o.pipeline = 4;
+    o.pipeline = 3;
     diag_clear(&d);
     assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EUNSUPPORTED);
-    assert_non_null(strstr(d.text, "stages run on one host"));
+    assert_non_null(strstr(d.text, "--nnodes 2 does not divide --pipeline-parallel-size 3"));
+    o.pipeline = 4; /* the second host has the last two stages */
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(settings_n_rank(&s), 4);
+    assert_int_equal(s.max_flight, 4);
+    assert_int_equal(s.place.parallel.pp.rank, 2);
+    settings_place(&place, &s, 3);
+    assert_int_equal(place.parallel.pp.rank, 3);
+    assert_int_equal(place.parallel.tp.rank, 1);
 }
 
 static void a_device_goes_to_the_rank_that_runs(void **state)

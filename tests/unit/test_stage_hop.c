@@ -23,17 +23,15 @@ static struct stage_hop *make_hop(uint32_t n_taker)
 
 /* ---- in one process ---- */
 
-static struct {
-    struct stage_hop *hop;
-    pthread_barrier_t over; /* of a round of N_BLOCK steps */
-} ring;
+static struct stage_hop *ring;
 
 static uint32_t n_row_of(uint32_t step)
 {
     return 1 + step % MAX_ROW;
 }
 
-/* The blocks of a round in an order of its own. */
+/* The blocks of a round in an order of its own. A room is filled again as soon as both takers have
+ * given it back. */
 static uint32_t block_of(uint32_t step)
 {
     return (step / N_BLOCK + step) % N_BLOCK;
@@ -46,12 +44,12 @@ static void *take_all(void *arg)
     for (uint32_t i = 0; i < N_STEP; i++) {
         const struct stage_head wanted = {.block = block_of(i), .n_row = n_row_of(i)};
         struct stage_head head;
-        if (stage_hop_take(ring.hop, taker, &wanted, &head)) return (void *)1;
-        const float *rows = stage_hop_room(ring.hop, head.block);
+        if (stage_hop_take(ring, taker, &wanted, &head)) return (void *)1;
+        const float *rows = stage_hop_room(ring, head.block);
         n_wrong += head.experts.n_token != i;
         for (uint32_t k = 0; k < wanted.n_row * WIDTH; k++)
             n_wrong += rows[k] != (float)(i * 64 + k);
-        if (i % N_BLOCK == N_BLOCK - 1) pthread_barrier_wait(&ring.over);
+        stage_hop_release(ring, head.block);
     }
     return n_wrong ? (void *)2 : NULL;
 }
@@ -61,25 +59,23 @@ static void every_taker_gets_every_step(void **state)
     (void)state;
     pthread_t takers[N_TAKER];
     uint32_t numbers[N_TAKER] = {0, 1};
-    ring.hop = make_hop(N_TAKER);
-    pthread_barrier_init(&ring.over, NULL, N_TAKER + 1);
+    ring = make_hop(N_TAKER);
     for (int i = 0; i < N_TAKER; i++)
         assert_int_equal(pthread_create(&takers[i], NULL, take_all, &numbers[i]), 0);
     for (uint32_t i = 0; i < N_STEP; i++) {
         struct stage_head head = {.block = block_of(i), .n_row = n_row_of(i)};
         head.experts.n_token = i;
-        float *rows = stage_hop_room(ring.hop, head.block);
+        assert_int_equal(stage_hop_claim(ring, head.block), FATHOM_OK);
+        float *rows = stage_hop_room(ring, head.block);
         for (uint32_t k = 0; k < head.n_row * WIDTH; k++) rows[k] = (float)(i * 64 + k);
-        assert_int_equal(stage_hop_give(ring.hop, &head), FATHOM_OK);
-        if (i % N_BLOCK == N_BLOCK - 1) pthread_barrier_wait(&ring.over);
+        assert_int_equal(stage_hop_give(ring, &head), FATHOM_OK);
     }
     for (int i = 0; i < N_TAKER; i++) {
         void *failed;
         pthread_join(takers[i], &failed);
         assert_null(failed);
     }
-    pthread_barrier_destroy(&ring.over);
-    stage_hop_destroy(ring.hop);
+    stage_hop_destroy(ring);
 }
 
 static void another_step_is_found(void **state)
@@ -94,6 +90,7 @@ static void another_step_is_found(void **state)
     assert_non_null(strstr(stage_hop_fault(h), "2 rows in block 1"));
     assert_non_null(strstr(stage_hop_fault(h), "gave 3 in block 1"));
     assert_int_equal(stage_hop_give(h, &head), FATHOM_EPEER);
+    assert_int_equal(stage_hop_claim(h, 1), FATHOM_EPEER);
     stage_hop_renew(h);
     assert_string_equal(stage_hop_fault(h), "");
     assert_int_equal(stage_hop_give(h, &head), FATHOM_OK);

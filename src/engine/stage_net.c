@@ -1,0 +1,464 @@
+/* stage_net.c - packets of rows and of draws, and the threads that send and receive them
+ *
+ *   packet    { struct packet } and bytes. Of rows f32 [n_row][width]; of draws ids, their
+ *             log-probabilities and ranks [n_row], and with alternatives these. Hosts run one build
+ *             (host_hello.h), so structs are sent as they are
+ *   lock      of state and n_drawn
+ *   state     of the header; from WORKS on to BROKEN over ENDS: somebody ends it, and first tells
+ *             who is lost, so that whoever fails by it knows
+ *   links     written by who begins; of use to others while the state is WORKS. Whoever lent them
+ *             closes them when ranks and threads of the net are idle
+ *   drawn     a ring of one step more than may be under way: [n_drawn % (n_block + 1)] is written
+ *             before n_drawn tells of it, and read until n_block more have come
+ */
+#include "engine/stage_net.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/op_sample.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/mem.h"
+#include "base/os.h"
+#include "comm/host_frame.h"
+#include "comm/tcp_link.h"
+
+enum {
+    SEND_US = 60000000, /* for a host that lives to take a packet: it does so all the time */
+    PIECE_BYTES = 1 << 16,
+    WHY_BYTES = 200,
+};
+
+enum packet_kind { PACKET_ROWS = 1, PACKET_DRAWN };
+
+struct packet {
+    uint32_t kind;
+    uint32_t to; /* host */
+    uint32_t n_top;
+    uint32_t reserved;
+    struct stage_head head; /* n_row may be 0 of draws */
+};
+
+struct drawn {
+    uint32_t block;
+    uint32_t n_row;
+    bool has_top;
+    struct expert_counts experts;
+    unsigned char *bytes; /* of max_draw rows */
+};
+
+/* Who receives from a host. */
+struct receiver {
+    struct stage_net *net;
+    uint32_t node_rank;
+    pthread_t thread;
+    bool has_thread;
+    unsigned char *piece; /* of what host 0 hands on */
+};
+
+enum net_state { NET_IDLE, NET_WORKS, NET_ENDS, NET_BROKEN };
+
+struct stage_net {
+    struct stage_net_config c;
+    struct stage_hop *in;
+    struct stage_hop *out;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum net_state state;
+    struct page_link *links[HOSTS_MAX];
+    struct receiver receivers[HOSTS_MAX];
+    pthread_t sender;
+    bool has_sender;
+    struct drawn *drawn; /* host 0's: [n_block + 1] */
+    uint64_t n_drawn;
+    uint64_t n_waited; /* of these; who waits for them has it alone */
+};
+
+/* ---- bytes ---------------------------------------------------------------------------------- */
+
+static size_t row_bytes(const struct stage_net *n, uint32_t n_row)
+{
+    return (size_t)n_row * n->c.width * sizeof(float);
+}
+
+/* Where the arrays of n_row draws lie, and where they end. */
+struct drawn_layout {
+    size_t logprobs, ranks, top_ids, top_logprobs, n_bytes;
+};
+
+static struct drawn_layout lay_drawn(uint32_t n_row, bool has_top)
+{
+    const size_t one = 4 * (size_t)n_row, top = has_top ? one * SAMPLE_TOP_MAX : 0;
+    static_assert(sizeof(int32_t) == 4 && sizeof(float) == 4, "arrays of words");
+    return (struct drawn_layout){.logprobs = one,
+                                 .ranks = 2 * one,
+                                 .top_ids = 3 * one,
+                                 .top_logprobs = 3 * one + top,
+                                 .n_bytes = 3 * one + 2 * top};
+}
+
+static size_t body_bytes(const struct stage_net *n, const struct packet *p)
+{
+    if (p->kind == PACKET_ROWS) return row_bytes(n, p->head.n_row);
+    return lay_drawn(p->head.n_row, p->n_top > 0).n_bytes;
+}
+
+/* Whether a packet from a host is one that is due here. */
+static fathom_err check_packet(const struct stage_net *n, const struct packet *p, uint32_t from,
+                               fathom_diag *d)
+{
+    const struct stage_head *h = &p->head;
+    const bool leads = n->c.node_rank == 0;
+    ASSERT(from < n->c.n_node && from != n->c.node_rank);
+    bool fits = h->block < n->c.n_block;
+    if (p->kind == PACKET_ROWS) {
+        fits = fits && h->n_row >= 1 && h->n_row <= n->c.max_row;
+        fits = fits && p->to == (leads ? from + 1 : n->c.node_rank) && p->to < n->c.n_node;
+    } else {
+        fits = fits && p->kind == PACKET_DRAWN && h->n_row <= n->c.max_draw;
+        fits = fits && leads && p->to == 0 && from + 1 == n->c.n_node && p->n_top <= SAMPLE_TOP_MAX;
+    }
+    if (fits) return FATHOM_OK;
+    FAIL(d, FATHOM_EFORMAT,
+         "it sends %u rows of block %u to host %u in a packet of kind %u, which none is due",
+         h->n_row, h->block, p->to, p->kind);
+}
+
+/* ---- state ---------------------------------------------------------------------------------- */
+
+static bool does_work(struct stage_net *n)
+{
+    pthread_mutex_lock(&n->lock);
+    const bool works = n->state == NET_WORKS || n->state == NET_ENDS;
+    pthread_mutex_unlock(&n->lock);
+    return works;
+}
+
+/* Whether the caller ends what it works at. Another one does already, or it does not work. */
+static bool claim_end(struct stage_net *n, enum net_state *before)
+{
+    pthread_mutex_lock(&n->lock);
+    *before = n->state;
+    if (n->state == NET_WORKS) n->state = NET_ENDS;
+    pthread_mutex_unlock(&n->lock);
+    return *before == NET_WORKS;
+}
+
+/* Of who ends it: whoever waits is told, when host 0 knows who is lost. */
+static void break_links(struct stage_net *n)
+{
+    pthread_mutex_lock(&n->lock);
+    ASSERT(n->state == NET_ENDS);
+    n->state = NET_BROKEN;
+    for (uint32_t r = 0; r < n->c.n_node; r++) {
+        if (n->links[r]) tcp_link_break(n->links[r]);
+    }
+    pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+}
+
+static void break_hops(struct stage_net *n, const char *why)
+{
+    ASSERT(why[0] != '\0');
+    if (n->in) stage_hop_break(n->in, why);
+    if (n->out) stage_hop_break(n->out, why);
+}
+
+void stage_net_break(struct stage_net *n, const char *why)
+{
+    enum net_state before;
+    const bool is_mine = claim_end(n, &before);
+    if (before != NET_ENDS) break_hops(n, why);
+    if (is_mine) break_links(n);
+}
+
+/* The link to a host broke. */
+static void lose(struct stage_net *n, uint32_t node_rank, const char *why)
+{
+    char text[WHY_BYTES];
+    enum net_state before;
+    ASSERT(node_rank < n->c.n_node && node_rank != n->c.node_rank);
+    if (!claim_end(n, &before)) return;
+    (void)snprintf(text, sizeof text, "host %u is lost: %s", node_rank, why);
+    if (n->c.lost) n->c.lost(n->c.arg, node_rank, why);
+    break_hops(n, text);
+    break_links(n);
+}
+
+/* ---- sending -------------------------------------------------------------------------------- */
+
+static uint64_t patience(void)
+{
+    return clock_now_us() + SEND_US;
+}
+
+/* The host that the link for a packet goes to. */
+static uint32_t next_hop(const struct stage_net *n, uint32_t to)
+{
+    return n->c.node_rank == 0 ? to : 0;
+}
+
+static fathom_err send_packet(struct stage_net *n, const struct packet *p,
+                              const struct link_part *body, size_t n_part)
+{
+    struct link_part parts[LINK_PARTS_MAX] = {{p, sizeof *p}};
+    fathom_diag why = {{0}};
+    const uint32_t r = next_hop(n, p->to);
+    struct page_link *l = n->links[r];
+    ASSERT(n_part < LINK_PARTS_MAX && l);
+    for (size_t i = 0; i < n_part; i++) parts[1 + i] = body[i];
+    if (l->ops->send(l, parts, 1 + n_part, patience(), &why) == FATHOM_OK) return FATHOM_OK;
+    lose(n, r, why.text);
+    return FATHOM_EPEER;
+}
+
+static void *send_main(void *arg)
+{
+    struct stage_net *n = arg;
+    struct packet p = {.kind = PACKET_ROWS, .to = n->c.node_rank + 1};
+    ASSERT(n->out && p.to < n->c.n_node);
+    os_name_thread("stage-out");
+    while (stage_hop_next(n->out, 0, &p.head) == FATHOM_OK) {
+        const struct link_part rows = {stage_hop_room(n->out, p.head.block),
+                                       row_bytes(n, p.head.n_row)};
+        if (send_packet(n, &p, &rows, 1)) break;
+        stage_hop_release(n->out, p.head.block);
+    }
+    stage_net_break(n, "its rows are not sent any more");
+    return NULL;
+}
+
+fathom_err stage_net_tell_drawn(struct stage_net *n, uint32_t block,
+                                const struct step_result *drawn, uint32_t n_row, uint32_t n_top)
+{
+    const struct packet p = {.kind = PACKET_DRAWN,
+                             .n_top = n_top,
+                             .head = {.block = block, .n_row = n_row, .experts = drawn->experts}};
+    const size_t one = 4 * (size_t)n_row, top = one * SAMPLE_TOP_MAX;
+    ASSERT(n->c.node_rank + 1 == n->c.n_node && n_row <= n->c.max_draw && block < n->c.n_block);
+    const struct link_part parts[] = {{drawn->ids, one},
+                                      {drawn->logprobs, one},
+                                      {drawn->ranks, one},
+                                      {drawn->top_ids, top},
+                                      {drawn->top_logprobs, top}};
+    if (!does_work(n)) return FATHOM_EPEER;
+    return send_packet(n, &p, parts, n_row == 0 ? 0 : n_top > 0 ? 5 : 3);
+}
+
+/* ---- receiving ------------------------------------------------------------------------------ */
+
+static fathom_err receive(struct page_link *l, void *to, size_t n, fathom_diag *d)
+{
+    return l->ops->receive(l, to, n, UINT64_MAX, d);
+}
+
+/* For this host's first stage. */
+static fathom_err take_rows(struct stage_net *n, struct page_link *l, const struct packet *p,
+                            fathom_diag *d)
+{
+    float *room = stage_hop_room(n->in, p->head.block);
+    ASSERT(p->kind == PACKET_ROWS && p->head.n_row <= n->c.max_row);
+    TRY(stage_hop_claim(n->in, p->head.block));
+    TRY(receive(l, room, row_bytes(n, p->head.n_row), d));
+    return stage_hop_give(n->in, &p->head);
+}
+
+static fathom_err take_drawn(struct stage_net *n, struct page_link *l, const struct packet *p,
+                             fathom_diag *d)
+{
+    struct drawn *to = &n->drawn[n->n_drawn % (n->c.n_block + 1)];
+    ASSERT(p->kind == PACKET_DRAWN && p->head.n_row <= n->c.max_draw);
+    TRY(receive(l, to->bytes, body_bytes(n, p), d));
+    to->block = p->head.block;
+    to->n_row = p->head.n_row;
+    to->has_top = p->n_top > 0;
+    to->experts = p->head.experts;
+    pthread_mutex_lock(&n->lock);
+    n->n_drawn++;
+    pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+    return FATHOM_OK;
+}
+
+/* Host 0's: a packet of one host for another, in pieces. An error is of the link that it comes
+ * from. */
+static fathom_err hand_on(struct receiver *r, struct page_link *l, const struct packet *p,
+                          fathom_diag *d)
+{
+    struct stage_net *n = r->net;
+    size_t left = body_bytes(n, p);
+    ASSERT(r->piece && p->to < n->c.n_node && p->to != r->node_rank);
+    TRY(send_packet(n, p, NULL, 0));
+    while (left > 0) {
+        const size_t some = left < PIECE_BYTES ? left : PIECE_BYTES;
+        struct page_link *to = n->links[p->to];
+        const struct link_part part = {r->piece, some};
+        fathom_diag why = {{0}};
+        TRY(receive(l, r->piece, some, d));
+        if (to->ops->send(to, &part, 1, patience(), &why)) {
+            lose(n, p->to, why.text);
+            return FATHOM_EPEER;
+        }
+        left -= some;
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err receive_all(struct receiver *r, fathom_diag *d)
+{
+    struct stage_net *n = r->net;
+    struct page_link *l = n->links[r->node_rank];
+    ASSERT(l && r->node_rank != n->c.node_rank);
+    for (;;) {
+        struct packet p;
+        TRY(receive(l, &p, sizeof p, d));
+        TRY(check_packet(n, &p, r->node_rank, d));
+        if (p.to != n->c.node_rank)
+            TRY(hand_on(r, l, &p, d));
+        else if (p.kind == PACKET_ROWS)
+            TRY(take_rows(n, l, &p, d));
+        else
+            TRY(take_drawn(n, l, &p, d));
+    }
+}
+
+static void *receive_main(void *arg)
+{
+    struct receiver *r = arg;
+    fathom_diag d = {{0}};
+    os_name_thread("stage-in");
+    const fathom_err err = receive_all(r, &d);
+    lose(r->net, r->node_rank, d.text[0] ? d.text : fathom_err_text(err));
+    return NULL;
+}
+
+fathom_err stage_net_await_drawn(struct stage_net *n, uint32_t block, struct step_result *out)
+{
+    ASSERT(n->drawn && block < n->c.n_block);
+    pthread_mutex_lock(&n->lock);
+    while ((n->state == NET_WORKS || n->state == NET_ENDS) && n->n_drawn == n->n_waited)
+        pthread_cond_wait(&n->changed, &n->lock);
+    const bool has_come = n->n_drawn > n->n_waited;
+    pthread_mutex_unlock(&n->lock);
+    if (!has_come) return FATHOM_EPEER;
+    const struct drawn *from = &n->drawn[n->n_waited++ % (n->c.n_block + 1)];
+    if (from->block != block) {
+        lose(n, n->c.n_node - 1, "it has drawn another step than the first");
+        return FATHOM_EPEER;
+    }
+    const struct drawn_layout at = lay_drawn(from->n_row, from->has_top);
+    const unsigned char *bytes = from->bytes;
+    *out = (struct step_result){
+        .ids = (const int32_t *)bytes,
+        .logprobs = (const float *)(bytes + at.logprobs),
+        .ranks = (const uint32_t *)(bytes + at.ranks),
+        .top_ids = from->has_top ? (const int32_t *)(bytes + at.top_ids) : NULL,
+        .top_logprobs = from->has_top ? (const float *)(bytes + at.top_logprobs) : NULL,
+        .experts = from->experts};
+    return FATHOM_OK;
+}
+
+/* ---- life ----------------------------------------------------------------------------------- */
+
+void stage_net_attach(struct stage_net *n, struct stage_hop *in, struct stage_hop *out)
+{
+    ASSERT(!n->in && !n->out && n->state == NET_IDLE);
+    ASSERT((in == NULL) == (n->c.node_rank == 0));
+    ASSERT((out == NULL) == (n->c.node_rank + 1 == n->c.n_node));
+    n->in = in;
+    n->out = out;
+}
+
+fathom_err stage_net_begin(struct stage_net *n, struct page_link *const *links, fathom_diag *d)
+{
+    ASSERT(!does_work(n) && (n->in || n->out));
+    memcpy(n->links, links, n->c.n_node * sizeof *links);
+    pthread_mutex_lock(&n->lock);
+    n->n_drawn = n->n_waited = 0;
+    n->state = NET_WORKS;
+    pthread_mutex_unlock(&n->lock);
+    bool works = true;
+    for (uint32_t i = 0; i < n->c.n_node; i++) {
+        struct receiver *r = &n->receivers[i];
+        if (!n->links[i]) continue;
+        r->has_thread = pthread_create(&r->thread, NULL, receive_main, r) == 0;
+        works &= r->has_thread;
+    }
+    if (n->out) {
+        n->has_sender = pthread_create(&n->sender, NULL, send_main, n) == 0;
+        works &= n->has_sender;
+    }
+    if (works) return FATHOM_OK;
+    stage_net_end(n);
+    FAIL(d, FATHOM_EIO, "a thread of the way between hosts cannot be started");
+}
+
+void stage_net_end(struct stage_net *n)
+{
+    stage_net_break(n, "its hosts part");
+    if (n->has_sender) pthread_join(n->sender, NULL);
+    n->has_sender = false;
+    for (uint32_t i = 0; i < n->c.n_node; i++) {
+        struct receiver *r = &n->receivers[i];
+        if (r->has_thread) pthread_join(r->thread, NULL);
+        r->has_thread = false;
+    }
+    pthread_mutex_lock(&n->lock);
+    while (n->state == NET_ENDS) pthread_cond_wait(&n->changed, &n->lock); /* a rank ends it */
+    n->state = NET_IDLE;
+    pthread_mutex_unlock(&n->lock);
+}
+
+static fathom_err make_buffers(struct stage_net *n)
+{
+    const struct stage_net_config *c = &n->c;
+    for (uint32_t i = 1; c->node_rank == 0 && i + 1 < c->n_node; i++) {
+        n->receivers[i].piece = mem_alloc(PIECE_BYTES);
+        if (!n->receivers[i].piece) return FATHOM_ENOMEM;
+    }
+    if (c->node_rank > 0) return FATHOM_OK;
+    n->drawn = mem_calloc(c->n_block + 1, sizeof *n->drawn);
+    for (uint32_t i = 0; n->drawn && i <= c->n_block; i++) {
+        n->drawn[i].bytes = mem_alloc_aligned(64, lay_drawn(c->max_draw, true).n_bytes);
+        if (!n->drawn[i].bytes) return FATHOM_ENOMEM;
+    }
+    return n->drawn ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
+fathom_err stage_net_create(struct stage_net **out, const struct stage_net_config *c,
+                            fathom_diag *d)
+{
+    *out = NULL;
+    ASSERT(c->n_node >= 2 && c->n_node <= HOSTS_MAX && c->node_rank < c->n_node);
+    ASSERT(c->n_block >= 1 && c->max_row >= 1 && c->width >= 1 && c->max_draw >= 1);
+    struct stage_net *n = mem_calloc(1, sizeof *n);
+    if (!n) FAIL(d, FATHOM_ENOMEM, "no memory for the way between hosts");
+    n->c = *c;
+    pthread_mutex_init(&n->lock, NULL);
+    pthread_cond_init(&n->changed, NULL);
+    for (uint32_t i = 0; i < c->n_node; i++) {
+        n->receivers[i].net = n;
+        n->receivers[i].node_rank = i;
+    }
+    if (make_buffers(n) == FATHOM_OK) {
+        *out = n;
+        return FATHOM_OK;
+    }
+    stage_net_destroy(n);
+    FAIL(d, FATHOM_ENOMEM, "no memory for what %u hosts draw", c->n_node);
+}
+
+void stage_net_destroy(struct stage_net *n)
+{
+    if (!n) return;
+    ASSERT(n->state == NET_IDLE);
+    for (uint32_t i = 0; i < HOSTS_MAX; i++) mem_free(n->receivers[i].piece);
+    for (uint32_t i = 0; n->drawn && i <= n->c.n_block; i++) mem_free(n->drawn[i].bytes);
+    mem_free(n->drawn);
+    pthread_cond_destroy(&n->changed);
+    pthread_mutex_destroy(&n->lock);
+    mem_free(n);
+}
