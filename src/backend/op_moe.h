@@ -60,7 +60,8 @@ struct moe_args {
  *
  *   w      prepare_moe; x NORMED, route ROUTE: own rows
  *   y      DELTA, own rows, overwritten: the whole sum, not a partial one
- *   n_token  own rows, 0 .. max_token; of each rank another number
+ *   n_token  own rows, 0 .. n_most; of each rank another number
+ *   n_most   rows that any rank may have, 1 .. max_token: equal on all ranks
  *   n_live of the batch: rows from there on are sent nowhere and have no result
  *   place  u16 [E], device: parallel.h; equal on all ranks. Numbers ascend with experts
  *   layer  as the cache counts layers: equal on all ranks that come
@@ -75,6 +76,7 @@ struct moe_ep_args {
     const struct buffer *route;
     struct buffer *y;
     uint32_t n_token;
+    uint32_t n_most;
     const int32_t *n_live; /* device; NULL: all rows are live */
     const uint16_t *place;
     uint32_t layer;

@@ -73,6 +73,7 @@ void batch_locate(const struct batch_layout *l, const struct batch_shape *shape,
         .n_answer_token = shape->n_answer_token,
         .n_answer_request = shape->n_answer_request,
         .n_logit_row = shape->n_logit_row,
+        .n_most = shape->n_most,
         .max_context = shape->max_context,
         .page_stride = shape->page_stride,
         .ids = array(block, l->ids),
@@ -166,6 +167,7 @@ size_t batch_build(const struct batch_layout *l, const struct plan *plan, void *
                                 .n_answer_token = n_answer_token,
                                 .n_answer_request = n_answer_request,
                                 .n_logit_row = n_logit_row,
+                                .n_most = t,
                                 .max_context = plan->max_context,
                                 .page_stride = stride};
     return l->page_table + (size_t)plan->n_entry * stride * sizeof(int32_t);

@@ -41,6 +41,7 @@ struct batch_shape {
     uint32_t n_answer_token;   /* the first so many are answer rows, 0 .. T */
     uint32_t n_answer_request; /* of the first so many requests */
     uint32_t n_logit_row;      /* rows whose logits are wanted, 0 .. T */
+    uint32_t n_most;           /* of several lanes: the largest T of the step; else T */
     uint32_t max_context;      /* largest pos + 1 in the step */
     uint32_t page_stride;      /* entries of the page table for each request */
 };

@@ -186,8 +186,10 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
         TRY(copy_in(r, extra->offset, extra->n_bytes));
     }
     if (graph) return r->backend->ops->graph_launch(r->backend, graph);
+    struct batch_shape shape = step->batch;
     struct batch batch;
-    batch_locate(&base->layout, &step->batch, step->pass, r->arrays, &batch);
+    shape.n_most = step_graphs_size(r->graphs, shape.n_most);
+    batch_locate(&base->layout, &shape, step->pass, r->arrays, &batch);
     if (r->is_staged) model_use_hidden(r->model, r->ring.i);
     if (r->stage.from && step->pass == STEP_MODEL) TRY(take_rows(r, step->batch.n_token));
     TRY(compute(r, &batch, step->pass));

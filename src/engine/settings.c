@@ -154,6 +154,12 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
     const uint32_t n_rank = settings_n_rank(out);
     const int n_gpu = backend_cuda_count();
     for (uint32_t i = 0; i < n_rank; i++) out->devices[i] = (int)i;
+    if (out->backend == FATHOM_BACKEND_CUDA && out->place.parallel.dp.size > 1) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--data-parallel-size %u: ranks with requests of their own run on CPUs: give "
+             "--tensor-parallel-size, or --backend cpu",
+             out->place.parallel.dp.size);
+    }
     if (out->backend == FATHOM_BACKEND_CUDA && n_gpu > 0 && n_rank > (uint32_t)n_gpu) {
         FAIL(d, FATHOM_EINVAL,
              "%s %u needs a GPU for each rank, and this machine has %d: give %d at most",

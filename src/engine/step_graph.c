@@ -89,6 +89,7 @@ static struct batch batch_of(const struct step_graphs *g, void *device, enum ste
         .n_answer_token = size,
         .n_answer_request = least(size, l->max_request),
         .n_logit_row = logit_rows_of(g, size),
+        .n_most = size,
         .max_context = least(stride * (uint32_t)KV_PAGE_TOKENS, l->max_context),
         .page_stride = stride,
     };
@@ -199,6 +200,14 @@ uint32_t step_graphs_count(const struct step_graphs *g)
 
 /* ---- replay --------------------------------------------------------------------------------- */
 
+uint32_t step_graphs_size(const struct step_graphs *g, uint32_t n_row)
+{
+    for (uint32_t i = 0; g && i < g->c.n_size; i++) {
+        if (g->c.sizes[i] >= n_row) return g->c.sizes[i];
+    }
+    return n_row;
+}
+
 struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, void *host,
                                size_t *prefix_bytes)
 {
@@ -206,10 +215,11 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
     if (!g || step->watches_experts) return NULL;
     const struct batch_shape *b = &step->batch;
     ASSERT(step->pass < STEP_PASS_N && *prefix_bytes <= g->layout.bias);
-    if (b->n_answer_token < b->n_token) return NULL;
+    if (b->n_answer_token < b->n_token || b->n_token == 0) return NULL;
+    const uint32_t n_most = b->n_most > b->n_token ? b->n_most : b->n_token;
     uint32_t i = 0;
     uint32_t k = 0;
-    while (i < g->c.n_size && g->c.sizes[i] < b->n_token) i++;
+    while (i < g->c.n_size && g->c.sizes[i] < n_most) i++;
     while (k < g->n_context && g->strides[k] != b->page_stride) k++;
     if (i == g->c.n_size || k == g->n_context) return NULL;
     struct graph *graph = g->graphs[step->pass][k][i];

@@ -60,8 +60,13 @@ void step_graphs_destroy(struct step_graphs *g); /* accepts NULL */
 /* step_graphs_count - how many recordings there are */
 uint32_t step_graphs_count(const struct step_graphs *g);
 
+/* step_graphs_size - rows of the smallest recording that holds n_row; n_row, where none does. Lanes
+ * whose steps run as they are have as many places in moe_ep as those that replay. */
+uint32_t step_graphs_size(const struct step_graphs *g, uint32_t n_row);
+
 /* step_graphs_pick - the recording to replay for a step, NULL when it has to run as it is
  *
+ * Of several lanes it holds the rows of any: where they meet, all have as many places.
  * Writes the padding into the step's host block, before it is copied: *prefix_bytes is the step's
  * own and the padding's page table, which lies behind it. g may be NULL. */
 struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, void *host,

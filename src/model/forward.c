@@ -28,9 +28,9 @@
 #include "model/model_int.h"
 
 /* A step of the other ranks. */
-static fathom_err join_layers(struct model *m)
+static fathom_err join_layers(struct model *m, const struct batch *batch)
 {
-    for (uint32_t i = 0; i < m->n_layer; i++) TRY(model_join_experts(m, &m->layers[i], i));
+    for (uint32_t i = 0; i < m->n_layer; i++) TRY(model_join_experts(m, &m->layers[i], i, batch));
     return FATHOM_OK;
 }
 
@@ -69,7 +69,7 @@ static fathom_err make_whole(struct model *m, const struct batch *batch)
 fathom_err model_forward(struct model *m, const struct batch *batch, const struct kv_cache *kv)
 {
     ASSERT(batch->n_logit_row <= batch->n_token);
-    if (batch->n_token == 0) return join_layers(m);
+    if (batch->n_token == 0) return join_layers(m, batch);
     struct embed_args embed = {.table = m->embed,
                                .ids = batch->ids,
                                .drawn = batch->drawn,

@@ -112,7 +112,8 @@ fathom_err model_feed_forward(struct model *m, const struct layer *layer,
 
 /* model_join_experts - feed-forward block of a step in which this rank has no rows: its experts
  * serve the other ranks' */
-fathom_err model_join_experts(struct model *m, const struct layer *layer, uint32_t i_layer);
+fathom_err model_join_experts(struct model *m, const struct layer *layer, uint32_t i_layer,
+                              const struct batch *batch);
 
 /* Where the residual stream is before a layer: whole; or the delta of the block before is still to
  * be added to it; or that delta is all there is of it. */

@@ -76,15 +76,17 @@ static fathom_err watch_route(struct model *m, uint32_t n_token)
 }
 
 static fathom_err run_experts(struct model *m, const struct layer *layer, uint32_t i_layer,
-                              uint32_t n_token, const int32_t *n_live)
+                              const struct batch *batch)
 {
+    const uint32_t n_token = batch->n_token;
     if (m->place) {
         const struct moe_ep_args ep = {.w = layer->ffn,
                                        .x = m->normed,
                                        .route = m->route,
                                        .y = m->delta,
                                        .n_token = n_token,
-                                       .n_live = n_live,
+                                       .n_most = batch->n_most,
+                                       .n_live = n_token > 0 ? batch->n_live : NULL,
                                        .place = m->place,
                                        .layer = i_layer};
         return m->ops->moe_ep(m->b, &ep);
@@ -94,11 +96,12 @@ static fathom_err run_experts(struct model *m, const struct layer *layer, uint32
     return m->ops->moe(m->b, &moe);
 }
 
-fathom_err model_join_experts(struct model *m, const struct layer *layer, uint32_t i_layer)
+fathom_err model_join_experts(struct model *m, const struct layer *layer, uint32_t i_layer,
+                              const struct batch *batch)
 {
-    ASSERT(m->place);
+    ASSERT(m->place && batch->n_token == 0);
     m->i_layer = i_layer;
-    return layer->is_moe ? run_experts(m, layer, i_layer, 0, NULL) : FATHOM_OK;
+    return layer->is_moe ? run_experts(m, layer, i_layer, batch) : FATHOM_OK;
 }
 
 fathom_err model_feed_forward(struct model *m, const struct layer *layer, const struct batch *batch)
@@ -113,5 +116,5 @@ fathom_err model_feed_forward(struct model *m, const struct layer *layer, const 
         struct ffn_args ffn = {.w = layer->ffn, .x = m->normed, .y = m->delta, .n_token = n_token};
         return m->ops->ffn(m->b, &ffn);
     }
-    return run_experts(m, layer, m->i_layer, n_token, batch->n_live);
+    return run_experts(m, layer, m->i_layer, batch);
 }

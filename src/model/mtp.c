@@ -18,7 +18,7 @@ fathom_err model_mtp(struct model *m, const struct batch *batch, const struct kv
 {
     ASSERT(m->has_mtp && (batch->next_ids || batch->n_token == 0));
     ASSERT(batch->n_logit_row <= batch->n_token);
-    if (batch->n_token == 0) return model_join_experts(m, &m->mtp.layer, m->n_layer);
+    if (batch->n_token == 0) return model_join_experts(m, &m->mtp.layer, m->n_layer, batch);
     struct mtp_front_args front = {.table = m->embed,
                                    .enorm = m->mtp.enorm,
                                    .hnorm = m->mtp.hnorm,

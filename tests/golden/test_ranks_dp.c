@@ -180,6 +180,7 @@ static void fill_step(struct rank *r, uint32_t n_rank, uint32_t s)
                               .n_answer_token = n,
                               .n_answer_request = n_request,
                               .n_logit_row = n,
+                              .n_most = N_TOKEN,
                               .max_context = max_context,
                               .page_stride = N_PAGE,
                               .ids = a->ids,

@@ -231,8 +231,9 @@ struct task_map {
     struct task *tasks;
     int32_t *n_task;
     int32_t *rows;
-    uint32_t tile;     /* rows of a task at most, for the current step */
-    uint32_t max_task; /* tasks at most, likewise: what the host launches */
+    uint32_t tile;          /* rows of a task at most, for the current step */
+    uint32_t max_task;      /* tasks at most, likewise: what the host launches */
+    const int32_t *present; /* [n_row]: rows of negative numbers are in no list; NULL: all are */
 };
 
 /* What the products of sm90/ know of the device: multiprocessors, and clusters that run at once. */
@@ -267,7 +268,8 @@ struct cuda_backend {
         const char *what;
         dim3 grid;
     } last;                           /* launch */
-    struct peers peers;               /* world 0: none */
+    struct peers peers;               /* ranks that share rows; world 0: none */
+    struct peers ep;                  /* ranks with rows of their own; world 0: none */
     void *arena;                      /* this rank's, which peers write */
     const struct cuda_backend *first; /* of several ranks the first */
     uint64_t allocated_bytes;
@@ -316,7 +318,12 @@ struct cuda_backend {
     float *shared_out;   /* [T][D] */
     float *router_score; /* [K part][T][pitch] (k_parts.h) */
     struct task_map map;
-    float *mtp_f; /* [T][2D] */
+    struct {
+        void *x;          /* [rows of a round][D], in the form that the experts take */
+        int32_t *experts; /* [rows of a round][rows_per_token], of this rank; -1: elsewhere */
+        float *weights;   /* [rows of a round][K] */
+    } round;              /* of moe_ep */
+    float *mtp_f;         /* [T][2D] */
     bf16 *mtp_h;
     uint32_t *sample_count; /* [rows of a sample call][V] */
     float *sample_shaped;
@@ -327,6 +334,12 @@ static inline struct cuda_backend *cuda_of(struct backend *b)
 {
     static_assert(offsetof(struct cuda_backend, base) == 0, "the seam's pointer is the backend's");
     return (struct cuda_backend *)b;
+}
+
+/* The ranks of one axis or the other. */
+static inline const struct peers *cuda_peers(const struct cuda_backend *c)
+{
+    return c->c.parallel.experts_whole ? &c->ep : &c->peers;
 }
 
 static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_t b)
@@ -479,9 +492,9 @@ fathom_err cuda_int8_codes(struct cuda_backend *c, const float *f, uint32_t n_ro
                            const char *what);
 
 /* dense.cu: mid [n_row][gate | up] to mid_q, for a weight that takes codes, or mid_f, as bf16 for a
- * BF16 one */
-fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const struct matrix *down,
-                       const char *what);
+ * BF16 one; rows whose `present` is negative may be passed over, NULL: none */
+fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const int32_t *present,
+                       const struct matrix *down, const char *what);
 /* what cuda_swiglu has left for this weight */
 struct act cuda_mid(struct cuda_backend *c, const struct matrix *down);
 fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct buffer *x,
@@ -497,6 +510,7 @@ fathom_err cuda_mla_out(struct backend *b, const struct mla_out_args *a);
 fathom_err cuda_ffn(struct backend *b, const struct ffn_args *a);
 fathom_err cuda_router(struct backend *b, const struct router_args *a);
 fathom_err cuda_moe(struct backend *b, const struct moe_args *a);
+fathom_err cuda_moe_ep(struct backend *b, const struct moe_ep_args *a);
 fathom_err cuda_head(struct backend *b, const struct head_args *a);
 fathom_err cuda_mtp_front(struct backend *b, const struct mtp_front_args *a);
 fathom_err cuda_sample(struct backend *b, const struct sample_args *a);

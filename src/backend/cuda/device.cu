@@ -324,6 +324,7 @@ static constexpr struct backend_ops make_ops(void)
     o.ffn = cuda_ffn;
     o.router = cuda_router;
     o.moe = cuda_moe;
+    o.moe_ep = cuda_moe_ep;
     o.head = cuda_head;
     o.mtp_front = cuda_mtp_front;
     o.sample = cuda_sample;
@@ -340,13 +341,19 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
         FAIL(d, FATHOM_EUNSUPPORTED, "head widths are %u and %u, the cuda backend needs %d and %d",
              c->nope_dim, c->v_dim, NOPE_DIM, V_DIM);
     }
-    if (c->parallel.experts_whole) {
-        FAIL(d, FATHOM_EUNSUPPORTED, "the cuda backend has a part of every expert on each rank");
-    }
     const uint32_t n_rank = parallel_n_rank(&c->parallel);
+    const uint32_t n_part = parallel_axis(&c->parallel, CUT_EXPERTS).size;
     if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
     if (!c->parallel.is_slice && n_rank != 1 && n_rank != 2 && n_rank != 4 && n_rank != PEERS_MAX) {
         FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend runs on 1, 2, 4 or 8", n_rank);
+    }
+    if (c->parallel.tp.size > 1 && c->parallel.dp.size > 1) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks by %u: one of the two must be 1",
+             c->parallel.tp.size, c->parallel.dp.size);
+    }
+    if (n_part > 1 && (c->n_expert % n_part || c->n_expert / n_part > EXPERTS_HELD_MAX)) {
+        FAIL(d, FATHOM_EINVAL, "n_expert is %u; %u ranks need equal parts of at most %d",
+             c->n_expert, n_part, EXPERTS_HELD_MAX);
     }
     if (c->max_token > GRID_YZ_MAX || c->max_request > GRID_YZ_MAX) {
         FAIL(
@@ -451,6 +458,9 @@ static void name_scratch(struct cuda_backend *c)
     c->map.tasks = (struct task *)s[SCRATCH_TASKS];
     c->map.n_task = (int32_t *)s[SCRATCH_TASK_COUNT];
     c->map.rows = (int32_t *)s[SCRATCH_TASK_ROWS];
+    c->round.x = s[SCRATCH_ROUND_X];
+    c->round.experts = (int32_t *)s[SCRATCH_ROUND_EXPERTS];
+    c->round.weights = (float *)s[SCRATCH_ROUND_WEIGHTS];
     c->sample_count = (uint32_t *)s[SCRATCH_SAMPLE_COUNT];
     c->sample_shaped = (float *)s[SCRATCH_SAMPLE_SHAPED];
     c->sample_parts = s[SCRATCH_SAMPLE_PARTS];

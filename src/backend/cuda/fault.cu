@@ -6,7 +6,7 @@
 /* Which rank this one has waited for too long; "" where it has not. */
 static void describe_wait(const struct peers *p, char *out, size_t n)
 {
-    static const char *const ops[] = {"reduce_norm", "spread_rows", "logits"};
+    static const char *const ops[] = {"reduce_norm", "spread_rows", "logits", "moe_ep"};
     const struct peer_report *f = p->report;
     out[0] = '\0';
     if (!f || !f->is_lost) return;
@@ -24,7 +24,7 @@ fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, c
     if (e == cudaSuccess) return FATHOM_OK;
     if (c->fault[0] == '\0') {
         char wait[128];
-        describe_wait(&c->peers, wait, sizeof wait);
+        describe_wait(cuda_peers(c), wait, sizeof wait);
         (void)snprintf(c->fault, sizeof c->fault,
                        "%sdevice %d (%s): %s in %s: %s (%s); last launched: %s, grid %u x %u x %u",
                        wait, c->device, c->properties.name, call, what, cudaGetErrorName(e),

@@ -15,13 +15,18 @@ __global__ void arm_kernel(char *arena, uint64_t n_unit)
     if (i < n_unit) peer_arm(arena + i * PEER_UNIT);
 }
 
+static struct peers *peers_of(struct cuda_backend *c)
+{
+    return c->c.parallel.experts_whole ? &c->ep : &c->peers;
+}
+
 static fathom_err check_pair(const struct cuda_backend *from, const struct cuda_backend *to,
                              fathom_diag *d)
 {
     int can = 0;
     if (from->device == to->device) {
         FAIL(d, FATHOM_EDEVICE, "ranks %u and %u have one device, %d; each needs its own",
-             from->peers.rank, to->peers.rank, from->device);
+             parallel_rank(&from->c.parallel), parallel_rank(&to->c.parallel), from->device);
     }
     if (cudaDeviceCanAccessPeer(&can, from->device, to->device) != cudaSuccess) can = 0;
     (void)cudaGetLastError();
@@ -29,14 +34,15 @@ static fathom_err check_pair(const struct cuda_backend *from, const struct cuda_
         FAIL(d, FATHOM_EDEVICE,
              "device %d of rank %u cannot reach the memory of device %d of rank %u; choose devices "
              "with peer access, see nvidia-smi topo -p2p w",
-             from->device, from->peers.rank, to->device, to->peers.rank);
+             from->device, parallel_rank(&from->c.parallel), to->device,
+             parallel_rank(&to->c.parallel));
     }
     if (strcmp(from->properties.name, to->properties.name) != 0) {
         FAIL(d, FATHOM_EDEVICE,
              "device %d of rank %u is \"%s\", device %d of rank %u \"%s\": ranks need GPUs of one "
              "kind",
-             from->device, from->peers.rank, from->properties.name, to->device, to->peers.rank,
-             to->properties.name);
+             from->device, parallel_rank(&from->c.parallel), from->properties.name, to->device,
+             parallel_rank(&to->c.parallel), to->properties.name);
     }
     return FATHOM_OK;
 }
@@ -60,7 +66,7 @@ static fathom_err enable_peers(struct cuda_backend *const *c, uint32_t n, uint32
 
 static fathom_err make_arena(struct cuda_backend *c, fathom_diag *d)
 {
-    struct peers *p = &c->peers;
+    struct peers *p = peers_of(c);
     peer_layout_make(&p->at, &c->c);
     TRY(c->base.ops->alloc(&c->base, p->at.n_bytes, "what peers send", &c->arena, d));
     char *arena = (char *)c->arena;
@@ -84,11 +90,11 @@ fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
     if (n > PEERS_MAX) FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend joins 8", n);
     for (uint32_t r = 0; r < n; r++) {
         c[r] = cuda_of(b[r]);
-        ASSERT(c[r]->c.parallel.tp.size == n && c[r]->c.parallel.tp.rank == r);
-        c[r]->peers.rank = r;
+        ASSERT(parallel_n_rank(&c[r]->c.parallel) == n && parallel_rank(&c[r]->c.parallel) == r);
+        peers_of(c[r])->rank = r;
     }
     if (n == 1) return FATHOM_OK;
-    if (c[0]->c.n_vocab % (4 * n)) {
+    if (!c[0]->c.parallel.experts_whole && c[0]->c.n_vocab % (4 * n)) {
         FAIL(d, FATHOM_EUNSUPPORTED, "a vocabulary of %u over %u ranks; a multiple of %u is needed",
              c[0]->c.n_vocab, n, 4 * n);
     }
@@ -97,8 +103,8 @@ fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
         TRY(make_arena(c[r], d));
     }
     for (uint32_t r = 0; r < n; r++) {
-        for (uint32_t k = 0; k < n; k++) c[r]->peers.base[k] = (char *)c[k]->arena;
-        c[r]->peers.world = n;
+        for (uint32_t k = 0; k < n; k++) peers_of(c[r])->base[k] = (char *)c[k]->arena;
+        peers_of(c[r])->world = n;
         c[r]->first = c[0];
     }
     return FATHOM_OK;
@@ -106,7 +112,7 @@ fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
 
 void cuda_get_waits(const struct backend *b, struct rank_waits *out)
 {
-    const struct peer_report *r = ((const struct cuda_backend *)b)->peers.report;
+    const struct peer_report *r = cuda_peers((const struct cuda_backend *)b)->report;
     *out = {};
     if (!r) return;
     out->n = r->n;
@@ -115,15 +121,16 @@ void cuda_get_waits(const struct backend *b, struct rank_waits *out)
 
 uint64_t cuda_progress(const struct backend *b)
 {
-    const struct peer_report *r = ((const struct cuda_backend *)b)->peers.report;
+    const struct peer_report *r = cuda_peers((const struct cuda_backend *)b)->report;
     return r ? r->n_told : 0;
 }
 
 void cuda_peers_leave(struct cuda_backend *c)
 {
-    if (c->peers.report) c->base.ops->release_host(&c->base, c->peers.report);
+    struct peers *p = peers_of(c);
+    if (p->report) c->base.ops->release_host(&c->base, p->report);
     if (c->arena) (void)cudaFree(c->arena);
-    c->peers = {};
+    *p = {};
     c->arena = NULL;
     c->first = NULL;
 }

@@ -119,6 +119,33 @@ static __device__ __forceinline__ void peer_arm(char *at)
     *(uint4 *)at = make_uint4(PEER_ARMED, PEER_ARMED, PEER_ARMED, PEER_ARMED);
 }
 
+/* The first n_byte, a multiple of 4, of a PEER_UNIT; what is behind them is zero.
+ *
+ * peer_unit - read by this rank's own loads; peer_unit_put - written by its stores */
+static __device__ __forceinline__ uint4 peer_unit(const char *from, uint32_t n_byte)
+{
+    uint32_t v[4] = {0, 0, 0, 0};
+    if (n_byte == PEER_UNIT && (uintptr_t)from % PEER_UNIT == 0) return *(const uint4 *)from;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        if (i * 4 < n_byte) v[i] = *(const uint32_t *)(from + (size_t)i * 4);
+    }
+    return make_uint4(v[0], v[1], v[2], v[3]);
+}
+
+static __device__ __forceinline__ void peer_unit_put(char *to, uint32_t n_byte, const uint4 &v)
+{
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+    if (n_byte == PEER_UNIT && (uintptr_t)to % PEER_UNIT == 0) {
+        *(uint4 *)to = v;
+        return;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        if (i * 4 < n_byte) *(uint32_t *)(to + (size_t)i * 4) = words[i];
+    }
+}
+
 /* Takes 16 bytes that a rank sends to `at`. */
 static __device__ __forceinline__ float4 peer_take(const struct peers &p, struct peer_wait &w,
                                                    char *at, uint32_t rank)

@@ -23,10 +23,12 @@ enum {
     LOGIT_ROWS = 8,     /* that a rank gets of a launch */
     LOGIT_CHUNK = 1024, /* columns of a block */
     SPREAD_ARRAYS_MAX = 8,
-    PEER_UNIT = 16, /* bytes of a store to a peer */
+    EP_ROWS_MIN = 64, /* rows of a round of moe_ep, or all that a step may have */
+    PEER_UNIT = 16,   /* bytes of a store to a peer */
 };
 
-/* What a rank's arena holds: offsets in bytes. */
+/* What a rank's arena holds: offsets in bytes. Of ranks that share rows, one_shot to n_epoch; of
+ * ranks with rows of their own, the ep_ ones. */
 struct peer_layout {
     uint32_t world, hidden, n_vocab;
     uint32_t spread_units;  /* PEER_UNITs of a spread row at most */
@@ -38,9 +40,15 @@ struct peer_layout {
     uint64_t spread;        /* [2][TWO_SHOT_ROWS][spread_units] of PEER_UNIT */
     uint64_t flag;          /* [2][TWO_SHOT_ROWS] of PEER_UNIT */
     uint64_t meet;          /* [2][world] of PEER_UNIT */
-    uint64_t armed_end;     /* what begins armed ends here: one_shot to logits */
+    uint64_t armed_end;     /* what begins armed ends here: one_shot to logits, or ep_sum */
     uint64_t epochs;        /* u32 [n_epoch], this rank's alone: */
     uint32_t epoch_two_shot, epoch_spread, epoch_meet, epoch_logits, n_epoch;
+    uint32_t ep_rows;  /* of a rank in a round */
+    uint32_t ep_units; /* PEER_UNITs of a row that goes to its experts */
+    uint64_t ep_sum;   /* f32 [ep_rows][world][hidden]: sums of own rows, by the rank they are of */
+    uint64_t ep_row;   /* [2][world][ep_rows][ep_units] of PEER_UNIT */
+    uint64_t ep_flag;  /* [2][world][ep_rows] of PEER_UNIT */
+    uint32_t epoch_ep;
     uint64_t waits; /* struct rank_waits */
     uint64_t lost;  /* u32 */
     uint64_t n_bytes;
@@ -73,17 +81,43 @@ static inline uint32_t peer_spread_bytes(const struct backend_config *c)
     return (wide > drawn ? wide : drawn) + PEER_UNIT;
 }
 
-/* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, a vocabulary of
- * a multiple of 4 * world */
-static inline void peer_layout_make(struct peer_layout *l, const struct backend_config *c)
+/* peer_ep_rows - rows of a rank in a round of moe_ep: the rounds' rows of all ranks are about as
+ * many as a step has, which is what the experts' scratch has room for */
+static inline uint32_t peer_ep_rows(const struct backend_config *c)
 {
-    const uint32_t world = parallel_n_rank(&c->parallel), n_vocab = c->n_vocab;
+    const uint32_t world = parallel_n_rank(&c->parallel);
+    const uint32_t least = c->max_token < EP_ROWS_MIN ? c->max_token : EP_ROWS_MIN;
+    const uint32_t even = (c->max_token + world - 1) / world;
+    return even > least ? even : least;
+}
+
+/* Of ranks that have experts whole. */
+static inline uint64_t peer_lay_out_ep(struct peer_layout *l, const struct backend_config *c)
+{
+    const uint32_t world = l->world, n_row = peer_ep_rows(c);
+    const uint32_t route_units = (c->n_expert_used * 4 + PEER_UNIT - 1) / PEER_UNIT;
+    uint64_t at = 0;
+    l->ep_rows = n_row;
+    l->ep_units = c->hidden * 4 / PEER_UNIT + 2 * route_units + 2;
+    l->ep_sum = at;
+    at += (uint64_t)n_row * world * c->hidden * 4;
+    l->armed_end = at;
+    l->ep_row = at;
+    at += (uint64_t)2 * world * n_row * l->ep_units * PEER_UNIT;
+    l->ep_flag = at;
+    at += (uint64_t)2 * world * n_row * PEER_UNIT;
+    l->epoch_ep = 0;
+    l->n_epoch = 1;
+    return at;
+}
+
+/* Of ranks that share rows. */
+static inline uint64_t peer_lay_out_sums(struct peer_layout *l, const struct backend_config *c)
+{
+    const uint32_t world = l->world, n_vocab = c->n_vocab;
     const uint64_t row = (uint64_t)c->hidden * 4;
     const uint32_t spread_units = peer_spread_bytes(c) / PEER_UNIT + SPREAD_ARRAYS_MAX;
     uint64_t at = 0;
-    l->world = world;
-    l->hidden = c->hidden;
-    l->n_vocab = n_vocab;
     l->spread_units = spread_units;
     l->one_shot_rows = peer_one_shot_rows(world);
     l->one_shot = at;
@@ -101,12 +135,25 @@ static inline void peer_layout_make(struct peer_layout *l, const struct backend_
     at += (uint64_t)2 * TWO_SHOT_ROWS * PEER_UNIT;
     l->meet = at;
     at += (uint64_t)2 * world * PEER_UNIT;
-    l->epochs = at;
     l->epoch_two_shot = l->one_shot_rows;
     l->epoch_spread = l->epoch_two_shot + TWO_SHOT_ROWS;
     l->epoch_meet = l->epoch_spread + TWO_SHOT_ROWS;
     l->epoch_logits = l->epoch_meet + 1;
     l->n_epoch = l->epoch_logits + world * LOGIT_ROWS * peer_logit_chunks(l);
+    return at;
+}
+
+/* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, and where ranks
+ * share rows a vocabulary of a multiple of 4 * world */
+static inline void peer_layout_make(struct peer_layout *l, const struct backend_config *c)
+{
+    const struct peer_layout zero = {0};
+    *l = zero;
+    l->world = parallel_n_rank(&c->parallel);
+    l->hidden = c->hidden;
+    l->n_vocab = c->n_vocab;
+    uint64_t at = c->parallel.experts_whole ? peer_lay_out_ep(l, c) : peer_lay_out_sums(l, c);
+    l->epochs = at;
     at += (uint64_t)l->n_epoch * 4;
     at = (at + PEER_UNIT - 1) / PEER_UNIT * PEER_UNIT;
     l->waits = at;
@@ -124,7 +171,7 @@ struct peer_report {
     uint32_t layer, epoch, row, rank;
 };
 
-enum peer_op { PEER_REDUCE_NORM, PEER_SPREAD, PEER_LOGITS };
+enum peer_op { PEER_REDUCE_NORM, PEER_SPREAD, PEER_LOGITS, PEER_MOE_EP };
 
 /* What a kernel knows of them, by value. */
 struct peers {

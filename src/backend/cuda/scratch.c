@@ -70,7 +70,8 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
     s->bytes[SCRATCH_QA_Q] = t * lora;
     s->bytes[SCRATCH_QA_SCALE] = t * div_up(lora, FP8_GROUP) * 4;
     const uint32_t world = parallel_n_rank(&c->parallel);
-    const uint64_t own = world > 1 && !c->parallel.is_slice ? t / world + OWNED_RUN : 1;
+    const bool shares = world > 1 && !c->parallel.is_slice && !c->parallel.experts_whole;
+    const uint64_t own = shares ? t / world + OWNED_RUN : 1;
     s->bytes[SCRATCH_OWN_BATCH] = own * 3 * 4;
     s->bytes[SCRATCH_OWN_QA_F] = own * lora * 4;
     s->bytes[SCRATCH_OWN_QA_Q] = own * lora;
@@ -111,11 +112,19 @@ static void measure_prompt(struct cuda_scratch_sizes *s, const struct backend_co
     s->bytes[SCRATCH_PROMPT_MASK] = selects ? c->max_token * (one / 8) : 4;
 }
 
+/* Experts are whole on one of several ranks. */
+static bool is_by_rank(const struct backend_config *c)
+{
+    return c->n_expert > 0 && parallel_axis(&c->parallel, CUT_EXPERTS).size > 1;
+}
+
 static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct backend_config *c)
 {
     uint64_t t = c->max_token;
+    const uint64_t round = is_by_rank(c) ? peer_ep_rows(c) * parallel_n_rank(&c->parallel) : 0;
+    const uint64_t routed = most(t, round); /* rows whose experts are computed together */
     uint64_t rows_per_token = c->n_expert_used + (c->shared_inner ? 1 : 0);
-    uint64_t rows = c->n_expert ? t * rows_per_token : 0;
+    uint64_t rows = c->n_expert ? routed * rows_per_token : 0;
     uint64_t mid = most(t * most(c->dense_inner, c->shared_inner), rows * c->moe_inner);
     uint64_t n_task = rows ? rows / TASK_ROWS_MIN + c->n_expert + 1 : 1;
     s->bytes[SCRATCH_MID] = mid * 2 * 4;
@@ -130,10 +139,13 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
     s->bytes[SCRATCH_SHARED_OUT] = c->n_expert ? t * c->hidden * 4 : 4;
     s->bytes[SCRATCH_ROUTER_SCORE] =
         t * router_k_part_count(c->hidden) * router_score_pitch(c->n_expert) * 4;
-    s->bytes[SCRATCH_TASK_BLOCKS] = div_up(t, ROUTER_MAP_TOKENS) * (c->n_expert + 1) * 4;
+    s->bytes[SCRATCH_TASK_BLOCKS] = div_up(routed, ROUTER_MAP_TOKENS) * (c->n_expert + 1) * 4;
     s->bytes[SCRATCH_TASKS] = n_task * TASK_BYTES;
     s->bytes[SCRATCH_TASK_COUNT] = 12; /* and product_args.feed */
     s->bytes[SCRATCH_TASK_ROWS] = (rows + 1) * 4;
+    s->bytes[SCRATCH_ROUND_X] = round * (c->hidden + 4) * 4;
+    s->bytes[SCRATCH_ROUND_EXPERTS] = round * rows_per_token * 4;
+    s->bytes[SCRATCH_ROUND_WEIGHTS] = round * c->n_expert_used * 4;
 }
 
 void cuda_scratch_measure(struct cuda_scratch_sizes *out, const struct backend_config *c)
@@ -187,6 +199,9 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_TASKS] = "expert tasks",
         [SCRATCH_TASK_COUNT] = "expert task count",
         [SCRATCH_TASK_ROWS] = "expert rows",
+        [SCRATCH_ROUND_X] = "rows of all ranks",
+        [SCRATCH_ROUND_EXPERTS] = "experts of all ranks' rows",
+        [SCRATCH_ROUND_WEIGHTS] = "weights of all ranks' rows",
         [SCRATCH_SAMPLE_COUNT] = "token counts",
         [SCRATCH_SAMPLE_SHAPED] = "raw logits",
         [SCRATCH_SAMPLE_PARTS] = "draws",

@@ -116,6 +116,9 @@ enum cuda_scratch {
     SCRATCH_TASKS, /* struct task */
     SCRATCH_TASK_COUNT,
     SCRATCH_TASK_ROWS,
+    SCRATCH_ROUND_X, /* of moe_ep: [rows of a round][D], and their experts and weights */
+    SCRATCH_ROUND_EXPERTS,
+    SCRATCH_ROUND_WEIGHTS,
     SCRATCH_SAMPLE_COUNT,  /* u32 [rows][V] */
     SCRATCH_SAMPLE_SHAPED, /* f32 [rows][V] */
     SCRATCH_SAMPLE_PARTS,  /* [rows][SAMPLE_PARTS] of SAMPLE_PART_BYTES */

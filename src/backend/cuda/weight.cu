@@ -653,9 +653,10 @@ fill_slab(struct cuda_backend *c, struct weight *w, struct matrix_stack *s,
           const struct moe_tensors *t, const char *what, fathom_diag *d)
 {
     const struct tensor_view *like = view_of(&t->experts[0], 0);
-    ASSERT(t->experts && c->c.n_expert > 0 && n_part >= 1 && n_part <= 2);
+    const uint32_t n_held = backend_held_experts(&c->c);
+    ASSERT(t->experts && n_held > 0 && n_part >= 1 && n_part <= 2);
     TRY(check_type(like, what, d));
-    s->n = c->c.n_expert + (w->moe.stacked_shared ? 1 : 0);
+    s->n = n_held + (w->moe.stacked_shared ? 1 : 0);
     shape_matrix(&s->first, like);
     s->first.tiled = takes_tiles(c, like) && (n_part == 1 || like->n_row % SCALE_BLOCK == 0);
     s->first.n_row = like->n_row * (uint32_t)n_part;
@@ -668,7 +669,7 @@ fill_slab(struct cuda_backend *c, struct weight *w, struct matrix_stack *s,
     for (uint32_t i = 0; i < s->n * (uint32_t)n_part; i++) {
         uint32_t e = i / (uint32_t)n_part;
         const struct tensor_view *v =
-            view_of(e < c->c.n_expert ? &t->experts[e] : &t->shared, (int)(i % (uint32_t)n_part));
+            view_of(e < n_held ? &t->experts[e] : &t->shared, (int)(i % (uint32_t)n_part));
         if (!same_form(v, like) || v->n_row != like->n_row || v->n_col != like->n_col ||
             v->scale_row0 != like->scale_row0 || v->scale_col0 != like->scale_col0) {
             FAIL(d, FATHOM_EUNSUPPORTED, "%s: expert %u differs from expert 0 in form or shape",

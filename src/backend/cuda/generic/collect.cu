@@ -320,30 +320,6 @@ static __device__ __forceinline__ bool find_unit(struct unit_place *u, const str
     return false;
 }
 
-static __device__ __forceinline__ uint4 load_unit(const char *from, uint32_t n_byte)
-{
-    uint32_t v[4] = {0, 0, 0, 0};
-    if (n_byte == PEER_UNIT && (uintptr_t)from % PEER_UNIT == 0) return *(const uint4 *)from;
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        if (i * 4 < n_byte) v[i] = *(const uint32_t *)(from + (size_t)i * 4);
-    }
-    return make_uint4(v[0], v[1], v[2], v[3]);
-}
-
-static __device__ __forceinline__ void store_unit(char *to, uint32_t n_byte, const uint4 &v)
-{
-    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-    if (n_byte == PEER_UNIT && (uintptr_t)to % PEER_UNIT == 0) {
-        *(uint4 *)to = v;
-        return;
-    }
-#pragma unroll
-    for (uint32_t i = 0; i < 4; i++) {
-        if (i * 4 < n_byte) *(uint32_t *)(to + (size_t)i * 4) = words[i];
-    }
-}
-
 /* One block a row: its owner sends it to all others and then, with release, its flag; they wait for
  * the flag. */
 __global__ void __launch_bounds__(COLLECT_THREADS)
@@ -371,8 +347,8 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
     struct unit_place at;
     if (owner == p.rank) {
         for (uint32_t u = threadIdx.x; find_unit(&at, a, row, place, u); u += blockDim.x) {
-            const uint4 v = load_unit(at.from, at.n_byte);
-            if (at.to != at.from) store_unit(at.to, at.n_byte, v);
+            const uint4 v = peer_unit(at.from, at.n_byte);
+            if (at.to != at.from) peer_unit_put(at.to, at.n_byte, v);
             for (uint32_t k = 1; k < p.world; k++)
                 peer_store(p.base[(p.rank + k) % p.world] + units + (uint64_t)u * PEER_UNIT, v);
         }
@@ -386,8 +362,8 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
         const uint64_t end = peer_wait_end(!a.is_met && blockIdx.x == n_place);
         __syncthreads();
         for (uint32_t u = threadIdx.x; find_unit(&at, a, row, place, u); u += blockDim.x)
-            store_unit(at.to, at.n_byte,
-                       peer_load(p.base[p.rank] + units + (uint64_t)u * PEER_UNIT));
+            peer_unit_put(at.to, at.n_byte,
+                          peer_load(p.base[p.rank] + units + (uint64_t)u * PEER_UNIT));
         if (threadIdx.x == 0) peer_wait_count(p, w, end);
     }
     if (threadIdx.x == 0) *count = epoch + 1;

@@ -145,8 +145,8 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
 /* out = silu(gate) * up for rows [gate | up] of 2 * inner, as f, h or codes; one thread 4 values.
  * With codes (inner a
  * multiple of FP8_GROUP) a warp has one group, which is quantized where it is made. */
-__global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inner, float *f,
-                              bf16 *h, uint8_t *q, float *scale)
+__global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, const int32_t *present,
+                              uint32_t inner, float *f, bf16 *h, uint8_t *q, float *scale)
 {
     const uint32_t per_row = ceil_div(inner, FP8_GROUP);
     const uint32_t group = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
@@ -154,6 +154,7 @@ __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, uint32_t inn
     if (group >= n_row * per_row) return;
     const uint32_t row = group / per_row, i = group % per_row * FP8_GROUP + threadIdx.x % WARP * 4;
     DCHECK(!q || inner % FP8_GROUP == 0);
+    if (present && present[row] < 0) return;
     const float *g = gate_up + (size_t)row * 2 * inner + i, *u = g + inner;
     if (q) {
         store_group(swiglu(*(const float4 *)g, *(const float4 *)u), q + (size_t)group * FP8_GROUP,
@@ -188,8 +189,8 @@ struct act cuda_mid(struct cuda_backend *c, const struct matrix *down)
     return mid;
 }
 
-fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const struct matrix *down,
-                       const char *what)
+fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const int32_t *present,
+                       const struct matrix *down, const char *what)
 {
     const uint32_t inner = down->n_col, n_group = n_row * ceil_div(inner, FP8_GROUP);
     const enum codes codes = cuda_codes_of(c, down);
@@ -200,7 +201,8 @@ fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const struct matr
         return cuda_int8_codes(c, c->mid, n_row, inner, true, codes, c->mid_q, c->mid_scale, what);
     ASSERT((uint64_t)n_row * ceil_div(inner, FP8_GROUP) == n_group);
     return cuda_launch(c, what, swiglu_kernel, dim3(ceil_div(n_group, GROUP_WARPS)), GROUP_THREADS,
-                       0, c->mid, n_row, inner, c->mid_f, h, fp8 ? c->mid_q : NULL, c->mid_scale);
+                       0, c->mid, n_row, present, inner, c->mid_f, h, fp8 ? c->mid_q : NULL,
+                       c->mid_scale);
 }
 
 fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct buffer *in,
@@ -217,7 +219,7 @@ fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const st
                                 "ffn gate and up"));
     } else {
         TRY(cuda_product_list(c, &w->ffn.up, &x, n_token, c->mid, "ffn gate and up"));
-        TRY(cuda_swiglu(c, n_token, &w->ffn.down, "ffn"));
+        TRY(cuda_swiglu(c, n_token, NULL, &w->ffn.down, "ffn"));
     }
     return cuda_product(c, &w->ffn.down, &mid, n_token, y, c->c.hidden, "ffn down");
 }

@@ -1,5 +1,6 @@
 /* moe.cu - experts and their weighted sum */
-#include "backend/cuda/common.cuh"
+#include "backend/cuda/generic/moe.cuh"
+
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
@@ -10,30 +11,6 @@ enum { COMBINE_THREADS = 128, ROWS_AHEAD = 10, LIST_WARPS = 8, PIECES_AHEAD = 14
  * list than the copy costs, which does not depend on the width: as measured on an H200 with 2048
  * and, at a loss of 4 % of a prompt, with the 256 of one rank of eight. */
 enum { LIST_INPUT_ROWS = 128, LIST_INPUT_WIDTH = 1024 };
-
-/* How the rows of experts are: where sm90/ makes them, all are rounded to bf16, some by who reads
- * them. */
-enum row_form { ROWS_FLOAT, ROWS_FLOAT_TO_ROUND, ROWS_BF16 };
-
-template <enum row_form FORM> struct row_value {
-    typedef float4 type;
-};
-template <> struct row_value<ROWS_BF16> {
-    typedef uint2 type;
-};
-
-template <enum row_form FORM> static __device__ __forceinline__ float4 read_row(const float4 &v)
-{
-    if (FORM == ROWS_FLOAT) return v;
-    return make_float4(to_bf16_and_back(v.x), to_bf16_and_back(v.y), to_bf16_and_back(v.z),
-                       to_bf16_and_back(v.w));
-}
-
-template <enum row_form FORM> static __device__ __forceinline__ float4 read_row(const uint2 &v)
-{
-    return make_float4(__uint_as_float(v.x << 16), __uint_as_float(v.x & 0xffff0000u),
-                       __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
-}
 
 /* y[t] = sum over the rows of a token of weight * row, in ascending order; the shared expert last,
  * unweighted. */
@@ -177,8 +154,9 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct 
     const enum codes codes = cuda_codes_of(c, &w->moe.up.first);
     const bool fused = listed && w->moe.fused_up && codes == CODES_FP8;
     const bool many = inner >= LIST_INPUT_WIDTH && c->map.n_row >= w->moe.up.n * LIST_INPUT_ROWS;
-    const bool ahead =
-        c->map.tile == PRODUCT_WIDE_TILE || (listed && many && x.q && x.codes == codes);
+    const bool ahead = c->map.tile == PRODUCT_WIDE_TILE ||
+                       (listed && !c->map.present && many && x.q && x.codes == codes);
+    ASSERT(!ahead || !c->map.present); /* list_inputs goes by all rows */
     struct expert_rows rows = {rows_per_token, ahead, listed};
     if (fused) {
         rows.q = c->mid_q;
@@ -193,7 +171,7 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct 
                                 "experts' up"));
     }
     if (only_up) return FATHOM_OK;
-    return cuda_swiglu(c, c->map.n_row, &w->moe.down.first, "experts");
+    return cuda_swiglu(c, c->map.n_row, c->map.present, &w->moe.down.first, "experts");
 }
 
 /* Whether one kernel makes everything behind gate and up. It reads the route before it has waited
@@ -256,6 +234,27 @@ static fathom_err combine_rows(struct cuda_backend *c, const struct moe_args *a,
                        hidden, a->y->f);
 }
 
+/* expert_out, of mid, and its form. */
+static fathom_err run_down(struct cuda_backend *c, const struct weight *w, bool listed,
+                           enum row_form *form)
+{
+    const struct matrix_stack *down = &w->moe.down;
+    struct act mid = cuda_mid(c, &down->first);
+    struct expert_rows rows = {1, listed, false};
+    if (listed) rows.h = (bf16 *)c->expert_out;
+    const bool rounded = cuda_takes_listed(c, &down->first);
+    *form = listed ? ROWS_BF16 : rounded ? ROWS_FLOAT_TO_ROUND : ROWS_FLOAT;
+    return cuda_product_mapped(c, down, &mid, rows, c->expert_out, c->c.hidden, "experts' down");
+}
+
+fathom_err moe_run_experts(struct cuda_backend *c, const struct weight *w, const struct act *x,
+                           enum row_form *form)
+{
+    const bool listed = lists_rows(c, w);
+    TRY(run_up(c, w, *x, c->map.n_row / c->map.n_token, listed, false));
+    return run_down(c, w, listed, form);
+}
+
 fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -272,12 +271,7 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     const bool listed = lists_rows(c, a->w), few = down_is_few(c, a, rows_per_token);
     TRY(run_up(c, a->w, x, rows_per_token, listed, few));
     if (few) return run_down_few(c, a, rows_per_token, shared);
-    struct act mid = cuda_mid(c, &a->w->moe.down.first);
-    struct expert_rows rows = {1, listed, false};
-    if (listed) rows.h = (bf16 *)c->expert_out;
-    TRY(cuda_product_mapped(c, &a->w->moe.down, &mid, rows, c->expert_out, hidden,
-                            "experts' down"));
-    const bool rounded = cuda_takes_listed(c, &a->w->moe.down.first);
-    const enum row_form form = listed ? ROWS_BF16 : rounded ? ROWS_FLOAT_TO_ROUND : ROWS_FLOAT;
+    enum row_form form;
+    TRY(run_down(c, a->w, listed, &form));
     return combine_rows(c, a, form, rows_per_token, shared);
 }

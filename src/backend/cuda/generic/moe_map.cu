@@ -48,8 +48,9 @@ static __device__ __forceinline__ void place_rows(const struct map_args &a, cons
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n * a.rows_per_token; i += blockDim.x) {
         const uint32_t t = i / a.rows_per_token, j = i % a.rows_per_token;
-        const int at = j < a.n_used ? atomicAdd(&cursor[experts[t * a.n_used + j]], 1)
-                                    : shared_first + (int)(t0 + t);
+        const int e = j < a.n_used ? experts[t * a.n_used + j] : 0;
+        if (e < 0) continue;
+        const int at = j < a.n_used ? atomicAdd(&cursor[e], 1) : shared_first + (int)(t0 + t);
         DCHECK(at >= 0 && (uint32_t)at < a.n_token * a.rows_per_token);
         a.rows[at] = (int32_t)((t0 + t) * a.rows_per_token + j);
     }
@@ -93,6 +94,7 @@ static __device__ __forceinline__ void count_rows(const struct map_args &a, cons
 {
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < n * a.n_used; i += blockDim.x) {
+        if (experts[i] < 0) continue;
         DCHECK((uint32_t)experts[i] < a.n_stack);
         atomicAdd(&count[experts[i]], 1);
     }
@@ -153,26 +155,26 @@ static uint32_t map_threads(uint32_t n_stack, uint32_t at_least)
     return ceil_div(n, WARP) * WARP;
 }
 
-struct map_args moe_map_args(struct cuda_backend *c, const struct weight *w,
-                             const struct buffer *route, uint32_t n_token)
+/* Of n_token tokens with n_used entries of `experts` each. */
+static struct map_args map_experts(struct cuda_backend *c, const struct weight *w,
+                                   const int32_t *experts, uint32_t n_token, uint32_t n_used,
+                                   uint32_t tile)
 {
-    const uint32_t n_used = c->c.n_expert_used,
-                   rows_per_token = n_used + (w->moe.stacked_shared ? 1 : 0);
+    const uint32_t rows_per_token = c->c.n_expert_used + (w->moe.stacked_shared ? 1 : 0);
     const uint32_t n_row = n_token * rows_per_token, n_stack = w->moe.up.n;
-    c->map.route = route;
     c->map.w = w;
     c->map.n_token = n_token;
     c->map.n_row = n_row;
-    c->map.tile = cuda_moe_tile(c, w, n_row, n_stack);
-    c->map.max_task = (n_row < n_stack ? n_row : n_stack) + n_row / c->map.tile;
+    c->map.tile = tile;
+    c->map.max_task = (n_row < n_stack ? n_row : n_stack) + n_row / tile;
     ASSERT(c->map.max_task <= n_row / TASK_ROWS_MIN + n_stack); /* the list's room: scratch.c */
     struct map_args m = {};
-    m.experts = route->i;
+    m.experts = experts;
     m.n_token = n_token;
     m.n_used = n_used;
     m.rows_per_token = rows_per_token;
     m.n_stack = n_stack;
-    m.tile = c->map.tile;
+    m.tile = tile;
     m.counts = c->map.counts;
     m.tasks = c->map.tasks;
     m.n_task = c->map.n_task;
@@ -180,14 +182,38 @@ struct map_args moe_map_args(struct cuda_backend *c, const struct weight *w,
     return m;
 }
 
-fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,
-                        uint32_t n_token)
+struct map_args moe_map_args(struct cuda_backend *c, const struct weight *w,
+                             const struct buffer *route, uint32_t n_token)
 {
-    if (c->map.route == route && c->map.w == w && c->map.n_token == n_token) return FATHOM_OK;
-    const struct map_args m = moe_map_args(c, w, route, n_token);
-    const dim3 grid(ceil_div(n_token, MAP_TOKENS));
+    const uint32_t n_used = c->c.n_expert_used;
+    const uint32_t n_row = n_token * (n_used + (w->moe.stacked_shared ? 1 : 0));
+    c->map.route = route;
+    c->map.present = NULL;
+    return map_experts(c, w, route->i, n_token, n_used, cuda_moe_tile(c, w, n_row, w->moe.up.n));
+}
+
+static fathom_err run_map(struct cuda_backend *c, const struct map_args &m)
+{
+    const dim3 grid(ceil_div(m.n_token, MAP_TOKENS));
     const uint32_t threads = map_threads(m.n_stack, MAP_THREADS_MIN);
     c->map.route = NULL; /* what is in it may change before the next call */
     if (grid.x > 1) TRY(cuda_launch(c, "moe map", count_kernel, grid, threads, 0, m));
     return cuda_launch(c, "moe map", map_kernel, grid, threads, 0, m);
+}
+
+fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const struct buffer *route,
+                        uint32_t n_token)
+{
+    if (c->map.route == route && c->map.w == w && c->map.n_token == n_token) return FATHOM_OK;
+    return run_map(c, moe_map_args(c, w, route, n_token));
+}
+
+fathom_err moe_map_present(struct cuda_backend *c, const struct weight *w, const int32_t *experts,
+                           uint32_t n_token, uint32_t n_likely)
+{
+    const uint32_t rows_per_token = c->c.n_expert_used + (w->moe.stacked_shared ? 1 : 0);
+    const uint32_t tile = cuda_moe_tile(c, w, n_likely, w->moe.up.n);
+    c->map.present = experts;
+    return run_map(c, map_experts(c, w, experts, n_token, rows_per_token,
+                                  tile < PRODUCT_LARGE_TILE ? tile : PRODUCT_LARGE_TILE));
 }
