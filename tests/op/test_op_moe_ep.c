@@ -324,6 +324,7 @@ static void ranks_in_different_layers_part(void **state)
     open_ranks(&k, 2);
     for (uint32_t i = 0; i < 2; i++) {
         ranks[i].n_pass = 1;
+        ranks[i].n_most = most_rows(&k, 2);
         ranks[i].layer0 = 3 + i;
         assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
     }
