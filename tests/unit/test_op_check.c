@@ -100,6 +100,7 @@ static void set_up(struct fixture *f)
                                      .route = buffer(1),
                                      .y = buffer(2),
                                      .n_token = 5,
+                                     .n_most = 6,
                                      .place = place};
     f->head = (struct head_args){
         .w = weight(), .hidden = buffer(0), .rows = ints, .n_row = 2, .logits = buffer(1)};
@@ -205,6 +206,7 @@ struct broken {
     X(moe, route, f->moe.route = NULL, "a->route")                                                 \
     X(moe, experts, f->c.n_expert = 0, "n_expert")                                                 \
     X(moe_ep, tokens, f->moe_ep.n_token = f->c.max_token + 1, "n_token")                           \
+    X(moe_ep, most, f->moe_ep.n_most = f->c.max_token + 1, "a->n_most <= c->max_token")            \
     X(moe_ep, places, f->moe_ep.place = NULL, "a->place")                                          \
     X(head, rows, f->head.n_row = f->c.max_logit_row + 1, "max_logit_row")                         \
     X(head, no_rows, f->head.rows = NULL, "a->rows")                                               \
