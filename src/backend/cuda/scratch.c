@@ -132,7 +132,7 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
     s->bytes[SCRATCH_MID_Q] = mid;
     s->bytes[SCRATCH_MID_SCALE] = mid / FP8_GROUP * 4 + 4;
     const uint64_t width = most(most(c->hidden, c->q_lora_rank), (uint64_t)c->n_head * c->v_dim);
-    const uint64_t codes = c->act == ACT_INT8 ? most(t * width, mid) : FP8_GROUP;
+    const uint64_t codes = c->act == ACT_INT8 ? most(routed * width, mid) : FP8_GROUP;
     s->bytes[SCRATCH_INT8] = codes;
     s->bytes[SCRATCH_INT8_SCALE] = codes / FP8_GROUP * 4 + 4;
     s->bytes[SCRATCH_EXPERT_OUT] = rows * c->hidden * 4;
