@@ -15,6 +15,13 @@ __global__ void arm_kernel(char *arena, uint64_t n_unit)
     if (i < n_unit) peer_arm(arena + i * PEER_UNIT);
 }
 
+/* A warp of one thread that works. */
+__global__ void tell_kernel(const __grid_constant__ struct peers p)
+{
+    kernel_begin();
+    if (threadIdx.x == 0) peer_tell_waits(p);
+}
+
 static struct peers *peers_of(struct cuda_backend *c)
 {
     return c->c.parallel.experts_whole ? &c->ep : &c->peers;
@@ -117,6 +124,12 @@ void cuda_get_waits(const struct backend *b, struct rank_waits *out)
     if (!r) return;
     out->n = r->n;
     out->ns = r->ns;
+}
+
+fathom_err cuda_tell_waits(struct cuda_backend *c)
+{
+    ASSERT(c->ep.world > 1);
+    return cuda_launch(c, "waits", tell_kernel, dim3(1), WARP, 0, c->ep);
 }
 
 uint64_t cuda_progress(const struct backend *b)

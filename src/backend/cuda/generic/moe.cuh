@@ -34,4 +34,8 @@ template <enum row_form FORM> static __device__ __forceinline__ float4 read_row(
 fathom_err moe_run_experts(struct cuda_backend *c, const struct weight *w, const struct act *x,
                            enum row_form *form);
 
+/* cuda_moe_ep_ways - what moe_ep does but for its experts: rows to their ranks, and back the sums
+ * of what expert_out holds, which is nobody's result. For benchmarks. Needs several ranks */
+fathom_err cuda_moe_ep_ways(struct backend *b, const struct moe_ep_args *a);
+
 #endif

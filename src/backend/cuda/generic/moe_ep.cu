@@ -333,8 +333,17 @@ static void name_input(const struct cuda_backend *c, const struct moe_ep_args *a
     k->n_input = k->n_array;
 }
 
+static fathom_err bring_back_as(struct cuda_backend *c, const struct ep_args *k, enum row_form form)
+{
+    switch (form) {
+    case ROWS_FLOAT: return bring_back<ROWS_FLOAT>(c, k);
+    case ROWS_FLOAT_TO_ROUND: return bring_back<ROWS_FLOAT_TO_ROUND>(c, k);
+    default: return bring_back<ROWS_BF16>(c, k);
+    }
+}
+
 static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a, uint32_t row0,
-                            uint32_t n_place)
+                            uint32_t n_place, bool has_experts)
 {
     const uint32_t n_used = c->c.n_expert_used, world = c->ep.world, n_token = world * n_place;
     const bool stacked = a->w->moe.stacked_shared;
@@ -363,14 +372,28 @@ static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a,
     TRY(cuda_launch(c, "moe_ep: arrive", ep_arrive_kernel, dim3(n_token), SEND_THREADS, 0, k,
                     c->ep));
     const uint32_t n_likely = n_place * n_used + (stacked ? n_place : 0);
-    enum row_form form;
-    TRY(moe_map_present(c, a->w, c->round.experts, n_token, n_likely));
-    TRY(moe_run_experts(c, a->w, &x, &form));
-    switch (form) {
-    case ROWS_FLOAT: return bring_back<ROWS_FLOAT>(c, &k);
-    case ROWS_FLOAT_TO_ROUND: return bring_back<ROWS_FLOAT_TO_ROUND>(c, &k);
-    default: return bring_back<ROWS_BF16>(c, &k);
+    enum row_form form = ROWS_FLOAT_TO_ROUND;
+    if (has_experts) {
+        TRY(moe_map_present(c, a->w, c->round.experts, n_token, n_likely));
+        TRY(moe_run_experts(c, a->w, &x, &form));
     }
+    return bring_back_as(c, &k, form);
+}
+
+static fathom_err run_rounds(struct cuda_backend *c, const struct moe_ep_args *a, bool has_experts)
+{
+    const uint32_t n_most = a->n_most, n_run = c->ep.at.ep_rows;
+    ASSERT(c->ep.world > 1 && n_run > 0);
+    for (uint32_t row0 = 0; row0 < n_most; row0 += n_run) {
+        const uint32_t left = n_most - row0;
+        TRY(run_round(c, a, row0, left < n_run ? left : n_run, has_experts));
+    }
+    return FATHOM_OK;
+}
+
+fathom_err cuda_moe_ep_ways(struct backend *b, const struct moe_ep_args *a)
+{
+    return run_rounds(cuda_of(b), a, false);
 }
 
 fathom_err cuda_moe_ep(struct backend *b, const struct moe_ep_args *a)
@@ -385,8 +408,5 @@ fathom_err cuda_moe_ep(struct backend *b, const struct moe_ep_args *a)
     }
     if (a->w->moe.separate_shared && a->n_token > 0)
         TRY(cuda_ffn_run(c, a->w, a->x, a->n_token, c->shared_out));
-    const uint32_t n_most = a->n_most, n_run = c->ep.at.ep_rows;
-    for (uint32_t row0 = 0; row0 < n_most; row0 += n_run)
-        TRY(run_round(c, a, row0, n_most - row0 < n_run ? n_most - row0 : n_run));
-    return FATHOM_OK;
+    return run_rounds(c, a, true);
 }
