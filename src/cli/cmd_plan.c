@@ -177,7 +177,6 @@ static void print_layout(const struct rank_layout *r, const struct layout_plan *
     printf("  %-28s %12s with the load's prompts in between, %.1f ms a token\n", "output tokens/s",
            count_text(b, (uint64_t)l->output_tokens_per_s),
            1e3 * l->n_running / l->output_tokens_per_s);
-    if (!l->is_computed) printf("  this build computes it on CPUs alone\n");
     printf("\n");
 }
 

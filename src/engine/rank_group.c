@@ -257,6 +257,7 @@ static void await_rank(struct rank_group *g, struct rank *r, uint64_t n)
 static void put_lanes(struct step *to, const struct step *steps, uint32_t n)
 {
     uint32_t n_most = 1;
+    ASSERT(n > 1);
     for (uint32_t i = 0; i < n; i++) {
         if (steps[i].batch.n_token > n_most) n_most = steps[i].batch.n_token;
     }

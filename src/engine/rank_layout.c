@@ -112,12 +112,6 @@ static void give(fathom_options *out, fathom_layout layout, uint32_t n_rank)
 
 /* ---- one way --------------------------------------------------------------------------------- */
 
-/* Whole experts on ranks are computed by processors alone. */
-static bool is_computed(const struct engine_settings *s)
-{
-    return s->backend != FATHOM_BACKEND_CUDA || s->place.parallel.dp.size <= 1;
-}
-
 /* What is expected of it. As many requests end in a step as one has of its tokens, and as many
  * prompts are computed. */
 static void expect(struct layout_plan *l, const struct rank_layout *all,
@@ -164,7 +158,6 @@ static fathom_err plan_way(struct layout_plan *l, const fathom_options *o,
     as.load.n_request = all->load.n_request;
     give(&as, l->layout, all->n_rank);
     TRY(settings_resolve(&l->settings, &as, config, d));
-    l->is_computed = is_computed(&l->settings);
     if (available_bytes > 0)
         return memory_plan_make(&l->memory, &l->settings, config, c, available_bytes, d);
     return memory_plan_make_here(&l->memory, &l->settings, config, c, d);
@@ -195,9 +188,8 @@ static void write_reason(struct rank_layout *r)
     if (other->err) {
         (void)snprintf(r->reason + n, sizeof r->reason - (size_t)n, "%s", other->why.text);
     } else {
-        (void)snprintf(r->reason + n, sizeof r->reason - (size_t)n, "%u at once, %.0f%s",
-                       other->n_running, other->output_tokens_per_s,
-                       other->is_computed ? "" : ", which this build computes on CPUs alone");
+        (void)snprintf(r->reason + n, sizeof r->reason - (size_t)n, "%u at once, %.0f",
+                       other->n_running, other->output_tokens_per_s);
     }
 }
 
@@ -226,7 +218,7 @@ fathom_err rank_layout_compare(struct rank_layout *out, const fathom_options *o,
         if (l->err) continue;
         machine_figures_find(&out->machine, &l->settings, l->memory.available_bytes);
         expect(l, out, config);
-        if (l->is_computed && is_better(out, out->chosen, i)) out->chosen = i;
+        if (is_better(out, out->chosen, i)) out->chosen = i;
     }
     if (out->chosen >= 0) write_reason(out);
     return FATHOM_OK;

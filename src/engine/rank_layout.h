@@ -18,9 +18,8 @@
 /* One way, planned for a load. */
 struct layout_plan {
     fathom_layout layout;
-    fathom_err err;   /* it cannot be: */
-    fathom_diag why;  /* for this reason */
-    bool is_computed; /* this build computes it with the backend that was planned for */
+    fathom_err err;  /* it cannot be: */
+    fathom_diag why; /* for this reason */
     struct engine_settings settings;
     struct memory_plan memory; /* of a rank */
     uint64_t n_token;          /* that the caches of all ranks hold */
@@ -37,8 +36,8 @@ struct rank_layout {
     fathom_load load; /* with every default filled in */
     struct machine_figures machine;
     struct layout_plan plans[LAYOUTS]; /* latency, throughput */
-    int chosen; /* of those that are computed the one that is expected to do most; -1: none can */
-    char reason[LAYOUT_REASON_BYTES]; /* one line: "throughput over 8 ranks: ..." */
+    int chosen;                        /* the one that is expected to do most; -1: none can be */
+    char reason[LAYOUT_REASON_BYTES];  /* one line: "throughput over 8 ranks: ..." */
 };
 
 /* layout_name - "latency"; layout_options - what gives it by hand: "-tp 8" */

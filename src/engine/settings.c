@@ -153,18 +153,19 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
 {
     const uint32_t n_rank = settings_n_rank(out);
     const int n_gpu = backend_cuda_count();
+    const uint32_t n_lane = out->place.parallel.dp.size;
     for (uint32_t i = 0; i < n_rank; i++) out->devices[i] = (int)i;
-    if (out->backend == FATHOM_BACKEND_CUDA && out->place.parallel.dp.size > 1) {
+    if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1 && n_lane != 2 && n_lane != 4 &&
+        n_lane != 8) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "--data-parallel-size %u: ranks with requests of their own run on CPUs: give "
-             "--tensor-parallel-size, or --backend cpu",
-             out->place.parallel.dp.size);
+             "--data-parallel-size %u: GPUs share experts by 2, 4 or 8, CPUs by any number: give "
+             "one of these, or --backend cpu",
+             n_lane);
     }
     if (out->backend == FATHOM_BACKEND_CUDA && n_gpu > 0 && n_rank > (uint32_t)n_gpu) {
         FAIL(d, FATHOM_EINVAL,
              "%s %u needs a GPU for each rank, and this machine has %d: give %d at most",
-             out->place.parallel.dp.size > 1 ? "--data-parallel-size" : "--tensor-parallel-size",
-             n_rank, n_gpu, n_gpu);
+             n_lane > 1 ? "--data-parallel-size" : "--tensor-parallel-size", n_rank, n_gpu, n_gpu);
     }
     if (o->n_device == 0) return FATHOM_OK;
     if (out->backend != FATHOM_BACKEND_CUDA) {

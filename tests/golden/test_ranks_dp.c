@@ -2,11 +2,13 @@
  * does
  *
  * One model on one rank, and on RANKS ranks of which each has whole experts and some of N_TEXT
- * texts, each a thread. Logits lie within LIMIT of one rank's (relative, the median row), those of
- * the draft layer within twice that. Whichever rank a text is on, however it is cut into steps, and
- * while ranks have nothing of their own to do: its logits and its pages have the same bits.
+ * texts, each a thread with a device of its own where the backend has devices. Logits lie within
+ * LIMIT of one rank's (relative, the median row), those of the draft layer within twice that.
+ * Whichever rank a text is on, however it is cut into steps, and while ranks have nothing of their
+ * own to do: its logits and its pages have the same bits.
  *
- * MODEL is a directory; one without weights gets generated ones. */
+ * MODEL is a directory; one without weights gets generated ones. The test is skipped where there
+ * are fewer GPUs than ranks. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -26,9 +28,13 @@
 #include "model/config.h"
 #include "model/forward.h"
 #include "model/weights.h"
+#ifdef FATHOM_SIM_BACKENDS
+#include "simt/simt_fault.h"
+#endif
 #include "op/backends.h"
 
 enum { N_TEXT = 5, LENGTH = 72, N_PAGE = 2, N_STEP_MAX = 8, SEED = 3, N_TOKEN = N_TEXT * LENGTH };
+enum { SKIPPED = 77 };
 
 /* How texts lie on ranks and are cut: text i is on rank (by[i] % ranks), and its step s has
  * cut[i][s] tokens. */
@@ -67,12 +73,10 @@ static struct {
     struct model_config config;
 } test;
 
-/* Arrays of a step; host memory is the device's on the backends that have whole experts. */
+/* Arrays of a step, as they are on the device. */
 struct arrays {
     int32_t ids[N_TOKEN], next[N_TOKEN], pos[N_TOKEN], request[N_TOKEN], slot[N_TOKEN];
     int32_t rows[N_TOKEN], pages[N_TEXT * N_PAGE], first[N_TEXT + 1];
-    uint32_t text[N_TOKEN]; /* of a row */
-    struct batch batch;
 };
 
 struct rank {
@@ -80,6 +84,10 @@ struct rank {
     struct model *model;
     struct kv_cache kv;
     struct arrays a;
+    struct arrays *device;
+    uint32_t text[N_TOKEN]; /* of a row */
+    struct batch batch;
+    float *row; /* [V] */
     const struct plan *plan;
     uint32_t rank;
     pthread_t thread;
@@ -99,6 +107,11 @@ static int32_t id_at(uint32_t text, uint32_t pos)
     return (int32_t)(rng_mix(SEED, text, pos) % test.config.n_vocab);
 }
 
+static size_t pages_bytes(const struct rank *r)
+{
+    return r->kv.n_page * r->kv.layout.page_bytes;
+}
+
 static void open_ranks(uint32_t n)
 {
     fathom_diag d = {{0}};
@@ -111,7 +124,7 @@ static void open_ranks(uint32_t n)
                                         .max_logit_row = N_TOKEN,
                                         .with_mtp = true};
     for (uint32_t i = 0; i < n; i++) {
-        struct model_place place = {.parallel = parallel_one(), .n_thread = 1};
+        struct model_place place = {.parallel = parallel_one(), .n_thread = 1, .device = (int)i};
         struct backend_config c;
         place.parallel.dp = (struct axis){.rank = i, .size = n};
         place.parallel.experts_whole = n > 1;
@@ -127,6 +140,8 @@ static void open_ranks(uint32_t n)
         struct model_weights w;
         const struct model_loading as_stored = {0};
         struct rank *r = &ranks[i];
+        void *device;
+        must(r->b->ops->bind_thread(r->b), &d);
         p.dp = (struct axis){.rank = i, .size = n};
         p.experts_whole = n > 1;
         if (checkpoint_n_shard(test.checkpoint) > 0)
@@ -135,18 +150,24 @@ static void open_ranks(uint32_t n)
             must(weights_generate(&w, &test.config, SEED, &p, &d), &d);
         must(model_create(&r->model, r->b, &test.config, &w, &limits, &as_stored, &d), &d);
         weights_release(&w);
-        must(r->b->ops->alloc(r->b, r->kv.n_page * r->kv.layout.page_bytes, "pages", &r->kv.base,
-                              &d),
-             &d);
+        must(r->b->ops->alloc(r->b, pages_bytes(r), "pages", &r->kv.base, &d), &d);
+        must(r->b->ops->alloc(r->b, sizeof r->a, "batch", &device, &d), &d);
+        r->device = device;
+        r->row = mem_calloc(test.config.n_vocab, sizeof *r->row);
+        assert_non_null(r->row);
     }
 }
 
 static void close_ranks(uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        model_destroy(ranks[i].model);
-        ranks[i].b->ops->release(ranks[i].b, ranks[i].kv.base);
-        ranks[i].b->ops->destroy(ranks[i].b);
+        struct rank *r = &ranks[i];
+        must(r->b->ops->bind_thread(r->b), &(fathom_diag){{0}});
+        model_destroy(r->model);
+        r->b->ops->release(r->b, r->kv.base);
+        r->b->ops->release(r->b, r->device);
+        r->b->ops->destroy(r->b);
+        mem_free(r->row);
     }
 }
 
@@ -170,12 +191,13 @@ static void fill_step(struct rank *r, uint32_t n_rank, uint32_t s)
             a->request[n] = (int32_t)n_request;
             a->slot[n] = (int32_t)(i * N_PAGE * KV_PAGE_TOKENS + pos);
             a->rows[n] = (int32_t)n;
-            a->text[n] = i;
+            r->text[n] = i;
         }
         if (pos > max_context) max_context = pos;
         a->first[++n_request] = (int32_t)n;
     }
-    a->batch = (struct batch){.n_token = n,
+    struct arrays *to = r->device;
+    r->batch = (struct batch){.n_token = n,
                               .n_request = n_request,
                               .n_answer_token = n,
                               .n_answer_request = n_request,
@@ -183,31 +205,32 @@ static void fill_step(struct rank *r, uint32_t n_rank, uint32_t s)
                               .n_most = N_TOKEN,
                               .max_context = max_context,
                               .page_stride = N_PAGE,
-                              .ids = a->ids,
-                              .next_ids = a->next,
-                              .pos = a->pos,
-                              .request = a->request,
-                              .slot = a->slot,
-                              .page_table = a->pages,
-                              .first = a->first,
-                              .logit_rows = a->rows};
+                              .ids = to->ids,
+                              .next_ids = to->next,
+                              .pos = to->pos,
+                              .request = to->request,
+                              .slot = to->slot,
+                              .page_table = to->pages,
+                              .first = to->first,
+                              .logit_rows = to->rows};
 }
 
 static fathom_err step(struct rank *r)
 {
+    const struct backend_ops *ops = r->b->ops;
     const size_t n_vocab = test.config.n_vocab;
-    const struct arrays *a = &r->a;
-    for (int pass = 0; pass < 2; pass++) {
-        fathom_err err = pass ? model_mtp(r->model, &a->batch, &r->kv)
-                              : model_forward(r->model, &a->batch, &r->kv);
-        for (uint32_t t = 0; t < a->batch.n_token && !err; t++) {
-            const size_t row = ((size_t)pass * N_TEXT + a->text[t]) * LENGTH + (size_t)a->pos[t];
-            err = r->b->ops->buffer_read(r->b, model_logits(r->model), t, 1, (uint32_t)n_vocab,
-                                         logits + row * n_vocab);
+    fathom_err err = ops->copy_in(r->b, r->device, &r->a, sizeof r->a);
+    if (!err) err = ops->sync(r->b);
+    for (int pass = 0; pass < 2 && !err; pass++) {
+        err = pass ? model_mtp(r->model, &r->batch, &r->kv)
+                   : model_forward(r->model, &r->batch, &r->kv);
+        for (uint32_t t = 0; t < r->batch.n_token && !err; t++) {
+            const size_t row = ((size_t)pass * N_TEXT + r->text[t]) * LENGTH + (size_t)r->a.pos[t];
+            err = ops->buffer_read(r->b, model_logits(r->model), t, 1, (uint32_t)n_vocab, r->row);
+            memcpy(logits + row * n_vocab, r->row, n_vocab * sizeof *r->row);
         }
-        if (err) return err;
     }
-    return FATHOM_OK;
+    return err ? err : ops->sync(r->b);
 }
 
 static uint32_t n_running;
@@ -215,6 +238,7 @@ static uint32_t n_running;
 static void *run_rank(void *arg)
 {
     struct rank *r = arg;
+    r->err = r->b->ops->bind_thread(r->b);
     for (uint32_t s = 0; s < r->plan->n_step && !r->err; s++) {
         fill_step(r, n_running, s);
         r->err = step(r);
@@ -222,24 +246,45 @@ static void *run_rank(void *arg)
     return NULL;
 }
 
+static void clear_pages(struct rank *r)
+{
+    uint8_t *zero = mem_calloc(1, pages_bytes(r));
+    assert_non_null(zero);
+    must(r->b->ops->bind_thread(r->b), &(fathom_diag){{0}});
+    must(r->b->ops->copy_in(r->b, r->kv.base, zero, pages_bytes(r)), &(fathom_diag){{0}});
+    must(r->b->ops->sync(r->b), &(fathom_diag){{0}});
+    mem_free(zero);
+}
+
+/* Those of a text, from the rank that has it. */
+static void read_pages(struct rank *r, uint32_t text, uint8_t *to)
+{
+    const size_t bytes = pages_bytes(r) / N_TEXT;
+    const void *from = (const uint8_t *)r->kv.base + text * bytes;
+    must(r->b->ops->bind_thread(r->b), &(fathom_diag){{0}});
+    must(r->b->ops->copy_out(r->b, to, from, bytes), &(fathom_diag){{0}});
+    must(r->b->ops->sync(r->b), &(fathom_diag){{0}});
+}
+
 /* Logits of a plan, and the records of all texts' pages: [N_TEXT * N_PAGE] (mem_free). */
 static uint8_t *run(const struct plan *plan, uint32_t n)
 {
-    const size_t record = (size_t)ranks[0].kv.layout.page_bytes, text = N_PAGE * record;
-    uint8_t *pages = mem_calloc(N_TEXT, text);
+    const size_t bytes = pages_bytes(&ranks[0]);
+    uint8_t *pages = mem_calloc(1, bytes);
     assert_non_null(pages);
     n_running = n;
     for (uint32_t i = 0; i < n; i++) {
-        memset(ranks[i].kv.base, 0, N_TEXT * text);
+        clear_pages(&ranks[i]);
         ranks[i].plan = plan;
-        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
     }
+    for (uint32_t i = 0; i < n; i++)
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
     for (uint32_t i = 0; i < n; i++) pthread_join(ranks[i].thread, NULL);
     for (uint32_t i = 0; i < n; i++) {
         if (ranks[i].err) fail_msg("rank %u: %s", i, ranks[i].b->ops->fault(ranks[i].b));
     }
     for (uint32_t i = 0; i < N_TEXT; i++)
-        memcpy(pages + i * text, (uint8_t *)ranks[plan->by[i] % n].kv.base + i * text, text);
+        read_pages(&ranks[plan->by[i] % n], i, pages + i * bytes / N_TEXT);
     return pages;
 }
 
@@ -300,7 +345,7 @@ static void ranks_with_texts_of_their_own_compute_what_one_does(void **state)
         }
         if (memcmp(logits, want, 2 * n_value * sizeof *want) != 0)
             fail_msg("%s: other logits than %s", plans[i].name, plans[0].name);
-        if (memcmp(pages, first, N_TEXT * N_PAGE * (size_t)ranks[0].kv.layout.page_bytes) != 0)
+        if (memcmp(pages, first, pages_bytes(&ranks[0])) != 0)
             fail_msg("%s: other pages than %s", plans[i].name, plans[0].name);
         mem_free(pages);
     }
@@ -316,12 +361,20 @@ int main(int argc, char **argv)
         print_error("usage: test_ranks_dp MODEL BACKEND RANKS f32|bf16|fp8 f32|bf16|fp8 LIMIT\n");
         return 2;
     }
-    fathom_diag d = {{0}};
     test.backend = argv[2];
     test.n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
     test.act = argv[4][0] == 'b' ? ACT_BF16 : argv[4][1] == 'p' ? ACT_FP8 : ACT_F32;
     test.kv = argv[5][0] == 'b' ? KV_TYPE_BF16 : argv[5][1] == 'p' ? KV_TYPE_FP8 : KV_TYPE_F32;
     test.limit = strtod(argv[6], NULL);
+#ifdef FATHOM_TESTS_SIMT_FAULT_H
+    simt_set_devices((int)test.n_rank);
+#endif
+    if (strcmp(test.backend, "cuda") == 0 && backend_cuda_count() < (int)test.n_rank) {
+        print_message("skipped: %u GPUs are needed, there are %d\n", test.n_rank,
+                      backend_cuda_count());
+        return SKIPPED;
+    }
+    fathom_diag d = {{0}};
     if (strstr(argv[1], "pilot"))
         must(checkpoint_open(&test.checkpoint, argv[1], &d), &d);
     else

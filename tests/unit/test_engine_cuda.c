@@ -292,16 +292,12 @@ static void a_ranks_slice_runs_by_itself(void **state)
     expect_same(a[0], a[1], "rank 1 of 2, recorded with drafts");
 }
 
-/* Through the rank group, a device and a thread each: prompts of 64 tokens and more have rows with
- * owners, which a prompt in chunks has not. */
-static void two_ranks_give_the_same_bits(void **state)
+/* The plain answers of two ranks, and what they answer with all that a server does. */
+static void expect_ranks(fathom_options o)
 {
-    (void)state;
     static struct answer two[N_REQUEST], a[N_REQUEST];
     fathom_stats s;
-    fathom_options o = options_of(false);
     simt_set_devices(2);
-    o.world = 2;
     run(&o, 1, two, &s);
     for (int k = 0; k < N_REQUEST; k++) {
         for (uint32_t i = 0; i < questions[k].n_output; i++) {
@@ -311,6 +307,7 @@ static void two_ranks_give_the_same_bits(void **state)
     }
     assert_int_equal(s.n_rank_wait, 2);
     assert_true(s.rank_waits[0].n + s.rank_waits[1].n > 0);
+    const size_t n_replay = count_replays();
     o.no_async = false;
     o.enforce_eager = false;
     o.no_prefix_cache = false;
@@ -320,7 +317,28 @@ static void two_ranks_give_the_same_bits(void **state)
     run(&o, 2, a, &s);
     expect_same(a, two, "two ranks");
     assert_true(s.n_prefix_hit_token > 0);
+    assert_true(count_replays() > n_replay);
     simt_set_devices(1);
+}
+
+/* Through the rank group, a device and a thread each: prompts of 64 tokens and more have rows with
+ * owners, which a prompt in chunks has not. */
+static void two_ranks_give_the_same_bits(void **state)
+{
+    (void)state;
+    fathom_options o = options_of(false);
+    o.world = 2;
+    expect_ranks(o);
+}
+
+/* Whichever rank a request is on, and whatever the other one has to do meanwhile. */
+static void two_ranks_with_requests_of_their_own_give_the_same_bits(void **state)
+{
+    (void)state;
+    fathom_options o = options_of(false);
+    o.data_parallel = 2;
+    o.expert_parallel = true;
+    expect_ranks(o);
 }
 
 /* ---- devices -------------------------------------------------------------------------------- */
@@ -524,6 +542,40 @@ static void a_failing_call_ends_the_engine_and_answers_all(void **state)
     }
 }
 
+/* Its peer's wait for it ends too, and everybody is told who it was. */
+static void a_rank_that_fails_is_named(void **state)
+{
+    (void)state;
+    static struct answer a[N_REQUEST];
+    for (int lanes = 0; lanes < 2; lanes++) {
+        fathom_options o = options_of(false);
+        fathom_diag d = {{0}};
+        fathom_stats s;
+        *(lanes ? &o.data_parallel : &o.world) = 2;
+        o.expert_parallel = lanes;
+        simt_set_devices(2);
+        fathom_engine *e = open_engine(&o);
+        simt_fail_after(SIMT_LAUNCH, 30);
+        for (int k = 0; k < N_REQUEST; k++) {
+            fathom_err err = submit(e, &a[k], k, &d);
+            a[k].done = err != FATHOM_OK;
+        }
+        for (int k = 0; k < N_REQUEST; k++) {
+            while (!a[k].done) (void)answers_take(e, 60000);
+        }
+        assert_true(simt_fail_hit());
+        if (strncmp(fathom_fault(e), "rank ", 5) != 0 || !strstr(fathom_fault(e), "of 2, layer ") ||
+            !strstr(fathom_fault(e), "(simulated): "))
+            fail_msg("%s", fathom_fault(e));
+        fathom_get_stats(e, &s);
+        assert_true(s.failed);
+        fathom_close(e);
+        simt_fail_after(SIMT_NONE, 0);
+        expect_nothing_left("a failed rank");
+    }
+    simt_set_devices(1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -535,6 +587,8 @@ int main(void)
         cmocka_unit_test(pages_from_the_memory_tier_give_the_same_bits),
         cmocka_unit_test(a_ranks_slice_runs_by_itself),
         cmocka_unit_test(two_ranks_give_the_same_bits),
+        cmocka_unit_test(two_ranks_with_requests_of_their_own_give_the_same_bits),
+        cmocka_unit_test(a_rank_that_fails_is_named),
         cmocka_unit_test(a_device_is_chosen_by_its_index),
         cmocka_unit_test(a_device_too_small_is_refused_before_it_is_used),
         cmocka_unit_test(gpus_that_ranks_cannot_have_are_named),

@@ -272,6 +272,10 @@ static void a_slice_is_one_rank_of_many(void **state)
     expect(&(fathom_options){.data_parallel = 65, .expert_parallel = true}, FATHOM_EINVAL,
            "--data-parallel-size 65");
     expect(&(fathom_options){.data_parallel = 2}, FATHOM_EUNSUPPORTED, "--enable-expert-parallel");
+    expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA,
+                             .data_parallel = 16,
+                             .expert_parallel = true},
+           FATHOM_EUNSUPPORTED, "GPUs share experts by 2, 4 or 8");
     expect(&(fathom_options){.data_parallel = 2, .world = 2, .expert_parallel = true},
            FATHOM_EUNSUPPORTED, "cut one way");
     expect(&(fathom_options){.world = 2, .expert_parallel = true}, FATHOM_EUNSUPPORTED,
