@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/backend.h"
 #include "base/fail.h"
 #include "base/os.h"
 #include "checkpoint/checkpoint.h"
@@ -28,15 +29,29 @@ static fathom_err open_model(struct checkpoint **c, struct model_config *config,
 }
 
 /* A GPU can be planned for where there is none, if its memory is given. */
+static fathom_err name_memory(fathom_diag *d, fathom_err err, const fathom_diag *why)
+{
+    if (err)
+        return diag_fail(d, err, "%s. To plan without the device, add --memory 141g", why->text);
+    return FATHOM_OK;
+}
+
 static fathom_err check_devices(const struct engine_settings *s, fathom_diag *d)
 {
     uint64_t bytes;
     uint32_t rank;
     fathom_diag inner = {{0}};
-    fathom_err err = memory_available(&bytes, &rank, s, &inner);
-    if (err)
-        return diag_fail(d, err, "%s. To plan without the device, add --memory 141g", inner.text);
-    return FATHOM_OK;
+    return name_memory(d, memory_available(&bytes, &rank, s, &inner), &inner);
+}
+
+/* Before ways to cut a model are compared, all of which would say the same. */
+static fathom_err check_gpu(const fathom_options *o, fathom_diag *d)
+{
+    struct cuda_device_info info;
+    fathom_diag inner = {{0}};
+    if (o->backend != FATHOM_BACKEND_CUDA) return FATHOM_OK;
+    const int device = o->n_device > 0 ? o->devices[0] : 0;
+    return name_memory(d, backend_cuda_query(&info, device, &inner), &inner);
 }
 
 /* The options with a layout that is given. */
@@ -65,6 +80,7 @@ fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, b
     memset(out, 0, sizeof *out);
     TRY(open_model(&out->checkpoint, &out->config, v, d));
     engine_options(&given, v->settings, v->model);
+    if (available == 0) TRY(check_gpu(&given, d));
     TRY(resolve_layout(&o, out, &given, available, compares, d));
     TRY(settings_resolve(&out->settings, &o, &out->config, d));
     if (available > 0) {

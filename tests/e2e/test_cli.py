@@ -9,6 +9,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -275,6 +276,9 @@ class Cli(unittest.TestCase):
                 (("--concurrency", "9"), "say what --layout auto chooses by")):
             _, err = run("serve", "--dry-run", "--backend", "cpu", *flags, status=1)
             self.assertIn(words, err)
+        if shutil.which("nvidia-smi") is None:
+            _, err = run("plan", "--backend", "cuda", "--ranks", "2", "--concurrency", "8", status=1)
+            self.assertIn("To plan without the device, add --memory", err)
 
     def test_a_server_tells_which_layout_it_has_taken_and_why(self):
         server = Served("--backend", "cpu", "--layout", "auto", "--ranks", "2", "--concurrency",
