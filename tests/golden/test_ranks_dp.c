@@ -1,11 +1,11 @@
-/* test_ranks_dp MODEL BACKEND RANKS ACT KV LIMIT - ranks with texts of their own compute what one
- * does
+/* test_ranks_dp MODEL BACKEND RANKS ACT KV LIMIT [LENGTH] - ranks with texts of their own compute
+ * what one does
  *
  * One model on one rank, and on RANKS ranks of which each has whole experts and some of N_TEXT
- * texts, each a thread with a device of its own where the backend has devices. Logits lie within
- * LIMIT of one rank's (relative, the median row), those of the draft layer within twice that.
- * Whichever rank a text is on, however it is cut into steps, and while ranks have nothing of their
- * own to do: its logits and its pages have the same bits.
+ * texts of LENGTH tokens, a multiple of 8; a rank is a thread with a device of its own where the
+ * backend has devices. Logits lie within LIMIT of one rank's (relative, the median row), those of
+ * the draft layer within twice that. Whichever rank a text is on, however it is cut into steps, and
+ * while ranks have nothing of their own to do: its logits and its pages have the same bits.
  *
  * MODEL is a directory; one without weights gets generated ones. The test is skipped where there
  * are fewer GPUs than ranks. */
@@ -33,33 +33,43 @@
 #endif
 #include "op/backends.h"
 
+/* Of texts that are as long as they may be. */
 enum { N_TEXT = 5, LENGTH = 72, N_PAGE = 2, N_STEP_MAX = 8, SEED = 3, N_TOKEN = N_TEXT * LENGTH };
 enum { SKIPPED = 77 };
 
+/* Tokens of a text in a step: eighths of its length, and some more or less. */
+struct part {
+    int eighths, more;
+};
+
 /* How texts lie on ranks and are cut: text i is on rank (by[i] % ranks), and its step s has
- * cut[i][s] tokens. */
+ * cut[i][s]. */
 struct plan {
     const char *name;
     uint32_t n_step;
     uint32_t by[N_TEXT];
-    uint32_t cut[N_TEXT][N_STEP_MAX];
+    struct part cut[N_TEXT][N_STEP_MAX];
 };
 
-#define WHOLE                                                                                      \
-    {                                                                                              \
-        LENGTH                                                                                     \
-    }
 static const struct plan plans[] = {
-    {"in turn, whole", 1, {0, 1, 2, 3, 4}, {WHOLE, WHOLE, WHOLE, WHOLE, WHOLE}},
-    {"all on one", 1, {0, 0, 0, 0, 0}, {WHOLE, WHOLE, WHOLE, WHOLE, WHOLE}},
+    {"in turn, whole", 1, {0, 1, 2, 3, 4}, {{{8, 0}}, {{8, 0}}, {{8, 0}}, {{8, 0}}, {{8, 0}}}},
+    {"all on one", 1, {0, 0, 0, 0, 0}, {{{8, 0}}, {{8, 0}}, {{8, 0}}, {{8, 0}}, {{8, 0}}}},
     {"all on the last, one after the other",
      5,
      {7, 7, 7, 7, 7},
-     {{LENGTH}, {0, LENGTH}, {0, 0, LENGTH}, {0, 0, 0, LENGTH}, {0, 0, 0, 0, LENGTH}}},
+     {{{8, 0}},
+      {{0, 0}, {8, 0}},
+      {{0, 0}, {0, 0}, {8, 0}},
+      {{0, 0}, {0, 0}, {0, 0}, {8, 0}},
+      {{0, 0}, {0, 0}, {0, 0}, {0, 0}, {8, 0}}}},
     {"in steps of other sizes",
      8,
      {1, 0, 0, 3, 2},
-     {{1, 63, 1, 1, 6}, {0, 0, 40, 32}, {LENGTH}, {9, 9, 9, 9, 9, 9, 9, 9}, {0, 0, 0, 71, 0, 1}}},
+     {{{0, 1}, {7, -2}, {0, 1}, {1, 0}},
+      {{0, 0}, {0, 0}, {5, 0}, {3, 0}},
+      {{8, 0}},
+      {{1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}, {1, 0}},
+      {{0, 0}, {0, 0}, {0, 0}, {8, -1}, {0, 0}, {0, 1}}}},
 };
 enum { N_PLAN = sizeof plans / sizeof *plans };
 
@@ -69,6 +79,7 @@ static struct {
     enum act_type act;
     enum kv_type kv;
     double limit;
+    uint32_t length, n_token; /* of a text, of all */
     struct checkpoint *checkpoint;
     struct model_config config;
 } test;
@@ -102,6 +113,12 @@ static void must(fathom_err err, const fathom_diag *d)
     if (err != FATHOM_OK) fail_msg("%s: %s", fathom_err_name(err), d->text);
 }
 
+static uint32_t n_tokens(const struct plan *plan, uint32_t text, uint32_t s)
+{
+    const struct part *p = &plan->cut[text][s];
+    return (uint32_t)((int)(test.length / 8) * p->eighths + p->more);
+}
+
 static int32_t id_at(uint32_t text, uint32_t pos)
 {
     return (int32_t)(rng_mix(SEED, text, pos) % test.config.n_vocab);
@@ -118,10 +135,10 @@ static void open_ranks(uint32_t n)
     struct backend *backends[PARALLEL_RANKS_MAX];
     const struct model_limits limits = {.act = test.act,
                                         .kv_type = test.kv,
-                                        .max_token = N_TOKEN,
+                                        .max_token = test.n_token,
                                         .max_request = N_TEXT,
                                         .max_context = N_PAGE * KV_PAGE_TOKENS,
-                                        .max_logit_row = N_TOKEN,
+                                        .max_logit_row = test.n_token,
                                         .with_mtp = true};
     for (uint32_t i = 0; i < n; i++) {
         struct model_place place = {.parallel = parallel_one(), .n_thread = 1, .device = (int)i};
@@ -178,9 +195,9 @@ static void fill_step(struct rank *r, uint32_t n_rank, uint32_t s)
     uint32_t n = 0, n_request = 0, max_context = 0;
     for (uint32_t i = 0; i < N_TEXT; i++) {
         uint32_t pos = 0;
-        const uint32_t n_new = r->plan->cut[i][s];
+        const uint32_t n_new = n_tokens(r->plan, i, s);
         if (r->plan->by[i] % n_rank != r->rank || n_new == 0) continue;
-        for (uint32_t k = 0; k < s; k++) pos += r->plan->cut[i][k];
+        for (uint32_t k = 0; k < s; k++) pos += n_tokens(r->plan, i, k);
         a->first[n_request] = (int32_t)n;
         for (uint32_t k = 0; k < N_PAGE; k++)
             a->pages[n_request * N_PAGE + k] = (int32_t)(i * N_PAGE + k);
@@ -202,7 +219,7 @@ static void fill_step(struct rank *r, uint32_t n_rank, uint32_t s)
                               .n_answer_token = n,
                               .n_answer_request = n_request,
                               .n_logit_row = n,
-                              .n_most = N_TOKEN,
+                              .n_most = test.n_token,
                               .max_context = max_context,
                               .page_stride = N_PAGE,
                               .ids = to->ids,
@@ -225,7 +242,8 @@ static fathom_err step(struct rank *r)
         err = pass ? model_mtp(r->model, &r->batch, &r->kv)
                    : model_forward(r->model, &r->batch, &r->kv);
         for (uint32_t t = 0; t < r->batch.n_token && !err; t++) {
-            const size_t row = ((size_t)pass * N_TEXT + r->text[t]) * LENGTH + (size_t)r->a.pos[t];
+            const size_t row =
+                ((size_t)pass * N_TEXT + r->text[t]) * test.length + (size_t)r->a.pos[t];
             err = ops->buffer_read(r->b, model_logits(r->model), t, 1, (uint32_t)n_vocab, r->row);
             memcpy(logits + row * n_vocab, r->row, n_vocab * sizeof *r->row);
         }
@@ -299,7 +317,7 @@ static void check_close(const float *got, const float *want, const char *what, d
     static double errors[N_TOKEN];
     const size_t n_vocab = test.config.n_vocab;
     uint32_t n_equal = 0;
-    for (uint32_t t = 0; t < N_TOKEN; t++) {
+    for (uint32_t t = 0; t < test.n_token; t++) {
         double diff = 0, square = 0;
         for (size_t i = t * n_vocab; i < (t + 1) * n_vocab; i++) {
             const double w = (double)want[i], e = (double)got[i] - w;
@@ -310,16 +328,16 @@ static void check_close(const float *got, const float *want, const char *what, d
         errors[t] = sqrt(diff / square);
         n_equal += errors[t] == 0;
     }
-    qsort(errors, N_TOKEN, sizeof *errors, by_size);
-    print_message("%s: median %.2g, largest %.2g, %u of %u rows equal\n", what, errors[N_TOKEN / 2],
-                  errors[N_TOKEN - 1], n_equal, N_TOKEN);
-    assert_true(errors[N_TOKEN / 2] <= limit);
+    qsort(errors, test.n_token, sizeof *errors, by_size);
+    print_message("%s: median %.2g, largest %.2g, %u of %u rows equal\n", what,
+                  errors[test.n_token / 2], errors[test.n_token - 1], n_equal, test.n_token);
+    assert_true(errors[test.n_token / 2] <= limit);
 }
 
 static void ranks_with_texts_of_their_own_compute_what_one_does(void **state)
 {
     (void)state;
-    const size_t n_value = (size_t)N_TOKEN * test.config.n_vocab;
+    const size_t n_value = (size_t)test.n_token * test.config.n_vocab;
     const uint32_t n = test.n_rank;
     logits = mem_alloc_array(2 * n_value, sizeof *logits);
     float *want = mem_alloc_array(2 * n_value, sizeof *want);
@@ -357,8 +375,9 @@ static void ranks_with_texts_of_their_own_compute_what_one_does(void **state)
 
 int main(int argc, char **argv)
 {
-    if (argc != 7) {
-        print_error("usage: test_ranks_dp MODEL BACKEND RANKS f32|bf16|fp8 f32|bf16|fp8 LIMIT\n");
+    if (argc != 7 && argc != 8) {
+        print_error("usage: test_ranks_dp MODEL BACKEND RANKS f32|bf16|fp8 f32|bf16|fp8 LIMIT "
+                    "[LENGTH]\n");
         return 2;
     }
     test.backend = argv[2];
@@ -366,6 +385,9 @@ int main(int argc, char **argv)
     test.act = argv[4][0] == 'b' ? ACT_BF16 : argv[4][1] == 'p' ? ACT_FP8 : ACT_F32;
     test.kv = argv[5][0] == 'b' ? KV_TYPE_BF16 : argv[5][1] == 'p' ? KV_TYPE_FP8 : KV_TYPE_F32;
     test.limit = strtod(argv[6], NULL);
+    test.length = argc > 7 ? (uint32_t)strtoul(argv[7], NULL, 10) : LENGTH;
+    test.n_token = N_TEXT * test.length;
+    assert_true(test.length >= 8 && test.length % 8 == 0 && test.length <= LENGTH);
 #ifdef FATHOM_TESTS_SIMT_FAULT_H
     simt_set_devices((int)test.n_rank);
 #endif
