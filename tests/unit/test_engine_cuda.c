@@ -542,40 +542,6 @@ static void a_failing_call_ends_the_engine_and_answers_all(void **state)
     }
 }
 
-/* Its peer's wait for it ends too, and everybody is told who it was. */
-static void a_rank_that_fails_is_named(void **state)
-{
-    (void)state;
-    static struct answer a[N_REQUEST];
-    for (int lanes = 0; lanes < 2; lanes++) {
-        fathom_options o = options_of(false);
-        fathom_diag d = {{0}};
-        fathom_stats s;
-        *(lanes ? &o.data_parallel : &o.world) = 2;
-        o.expert_parallel = lanes;
-        simt_set_devices(2);
-        fathom_engine *e = open_engine(&o);
-        simt_fail_after(SIMT_LAUNCH, 30);
-        for (int k = 0; k < N_REQUEST; k++) {
-            fathom_err err = submit(e, &a[k], k, &d);
-            a[k].done = err != FATHOM_OK;
-        }
-        for (int k = 0; k < N_REQUEST; k++) {
-            while (!a[k].done) (void)answers_take(e, 60000);
-        }
-        assert_true(simt_fail_hit());
-        if (strncmp(fathom_fault(e), "rank ", 5) != 0 || !strstr(fathom_fault(e), "of 2, layer ") ||
-            !strstr(fathom_fault(e), "(simulated): "))
-            fail_msg("%s", fathom_fault(e));
-        fathom_get_stats(e, &s);
-        assert_true(s.failed);
-        fathom_close(e);
-        simt_fail_after(SIMT_NONE, 0);
-        expect_nothing_left("a failed rank");
-    }
-    simt_set_devices(1);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -588,7 +554,6 @@ int main(void)
         cmocka_unit_test(a_ranks_slice_runs_by_itself),
         cmocka_unit_test(two_ranks_give_the_same_bits),
         cmocka_unit_test(two_ranks_with_requests_of_their_own_give_the_same_bits),
-        cmocka_unit_test(a_rank_that_fails_is_named),
         cmocka_unit_test(a_device_is_chosen_by_its_index),
         cmocka_unit_test(a_device_too_small_is_refused_before_it_is_used),
         cmocka_unit_test(gpus_that_ranks_cannot_have_are_named),
