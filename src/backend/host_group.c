@@ -147,6 +147,11 @@ void host_rank_break(struct host_rank *r)
     pthread_mutex_unlock(&g->lock);
 }
 
+struct host_net *host_rank_net(const struct host_rank *r)
+{
+    return r->group ? r->group->net : NULL;
+}
+
 void host_rank_leave(struct host_rank *r)
 {
     struct host_group *g = r->group;

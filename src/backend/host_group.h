@@ -30,7 +30,10 @@ struct host_net {
     uint32_t first;
     uint32_t n_local;
     uint32_t n_rank;
-    /* Brings place->n_bytes of every rank to all processes.
+    unsigned char *packs; /* [n_local][pack_bytes], where a rank may lay out what it shows */
+    size_t pack_bytes;
+    /* Brings place->n_bytes of every rank to all processes, or to each what place->starts says is
+     * for its ranks.
      *
      *   shown   [n_rank]: of the ranks here as they show it; of the others filled, until the next
      *           swap
@@ -59,6 +62,9 @@ struct host_place {
     uint32_t layer;
     uint32_t n_row;
     size_t n_bytes; /* of what each shows; 0: a thing of this process, which no other can read */
+    const size_t *starts; /* NULL: all of it is for all ranks; or of what each shows the bytes
+                             [starts[r], starts[r + 1]) are for rank r, of n_rank, and a net brings
+                             no more. It stays until host_meet returns */
 };
 
 /* host_group_create - the ranks r[0 .. n) become each other's peers
@@ -73,6 +79,9 @@ fathom_err host_group_create(struct host_rank *const *r, uint32_t n, struct host
 fathom_err host_join(struct backend *const *b, uint32_t n, struct host_net *net,
                      uint32_t patience_ms, struct host_rank *(*peer_of)(struct backend *b),
                      fathom_diag *d);
+
+/* host_rank_net - to the other processes of its group; NULL: there are none */
+struct host_net *host_rank_net(const struct host_rank *r);
 
 /* host_rank_leave - no member any more; for a member of a group that still works this breaks it */
 void host_rank_leave(struct host_rank *r);

@@ -202,12 +202,14 @@ static fathom_err check_ranks(struct option_walk *w)
         FAIL(w->diag, FATHOM_EINVAL, "--data-parallel-size %lld is out of range, needed is 1 to %d",
              (long long)s->data_parallel_size, PARALLEL_RANKS_MAX);
     }
-    if (s->data_parallel_size_local > 0 && s->data_parallel_size_local != s->data_parallel_size) {
+    const int64_t n_node = s->nnodes > 1 ? s->nnodes : 1;
+    if (s->data_parallel_size_local > 0 &&
+        s->data_parallel_size_local * n_node != s->data_parallel_size) {
         FAIL(w->diag, FATHOM_EINVAL,
-             "--data-parallel-size-local %lld of --data-parallel-size %lld: all of these ranks run "
-             "on this host: leave the flag out, or give %lld",
+             "--data-parallel-size-local %lld of --data-parallel-size %lld: each of %lld hosts has "
+             "as many of these ranks: leave the flag out, or give %lld",
              (long long)s->data_parallel_size_local, (long long)s->data_parallel_size,
-             (long long)s->data_parallel_size);
+             (long long)n_node, (long long)(s->data_parallel_size / n_node));
     }
     if (s->rank_slice >= s->tensor_parallel_size) {
         FAIL(w->diag, FATHOM_EINVAL,
@@ -235,14 +237,20 @@ static fathom_err check_hosts(struct option_walk *w)
                          : "--node-rank %lld: host 0 serves, give --headless too",
              (long long)s->node_rank);
     }
-    const bool has_stages = s->pipeline_parallel_size > 1;
+    const bool has_stages = s->pipeline_parallel_size > 1, has_dp = s->data_parallel_size > 1;
+    if (s->nnodes > 1 && has_dp && s->data_parallel_size % s->nnodes != 0) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--nnodes %lld does not divide --data-parallel-size %lld: each host has as many ranks "
+             "as another",
+             (long long)s->nnodes, (long long)s->data_parallel_size);
+    }
     if (s->nnodes > 1 && has_stages && s->pipeline_parallel_size % s->nnodes != 0) {
         FAIL(w->diag, FATHOM_EINVAL,
              "--nnodes %lld does not divide --pipeline-parallel-size %lld: each host has as many "
              "stages as another",
              (long long)s->nnodes, (long long)s->pipeline_parallel_size);
     }
-    if (s->nnodes > 1 && !has_stages && s->rank_slice < 0 &&
+    if (s->nnodes > 1 && !has_stages && !has_dp && s->rank_slice < 0 &&
         s->tensor_parallel_size % s->nnodes != 0) {
         FAIL(w->diag, FATHOM_EINVAL,
              "--nnodes %lld does not divide --tensor-parallel-size %lld: each host has as many "

@@ -301,17 +301,21 @@ void host_hub_fault(struct host_hub *h, char out[HOST_TEXT_MAX + 1])
     pthread_mutex_unlock(&h->lock);
 }
 
+fathom_err host_hub_tell_one(struct host_hub *h, uint32_t r, const struct link_part *parts,
+                             size_t n_part)
+{
+    fathom_diag why = {{0}};
+    ASSERT(r >= 1 && r < h->c.self.n_node);
+    if (!host_hub_is_whole(h)) return FATHOM_EPEER;
+    if (send_to(&h->seats[r], HOST_WORK, parts, n_part, HOST_WORK_US, &why) == FATHOM_OK)
+        return FATHOM_OK;
+    host_hub_lose(h, r, why.text);
+    return FATHOM_EPEER;
+}
+
 fathom_err host_hub_tell(struct host_hub *h, const struct link_part *parts, size_t n_part)
 {
-    for (uint32_t r = 1; r < h->c.self.n_node; r++) {
-        fathom_diag why = {{0}};
-        if (!host_hub_is_whole(h)) return FATHOM_EPEER;
-        if (send_to(&h->seats[r], HOST_WORK, parts, n_part, HOST_WORK_US, &why) == FATHOM_OK) {
-            continue;
-        }
-        host_hub_lose(h, r, why.text);
-        return FATHOM_EPEER;
-    }
+    for (uint32_t r = 1; r < h->c.self.n_node; r++) TRY(host_hub_tell_one(h, r, parts, n_part));
     return FATHOM_OK;
 }
 

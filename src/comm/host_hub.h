@@ -58,9 +58,11 @@ uint64_t host_hub_generation(struct host_hub *h);
 /* host_hub_fault - why it is not WHOLE; any thread */
 void host_hub_fault(struct host_hub *h, char out[HOST_TEXT_MAX + 1]);
 
-/* host_hub_tell - WORK to all hosts; one thread
+/* host_hub_tell - WORK to all hosts; host_hub_tell_one - to host r; one thread
  * Errors  EPEER: a host is lost. */
 fathom_err host_hub_tell(struct host_hub *h, const struct link_part *parts, size_t n_part);
+fathom_err host_hub_tell_one(struct host_hub *h, uint32_t r, const struct link_part *parts,
+                             size_t n_part);
 
 /* host_hub_data - the data lane of host r, 1 .. n_node - 1, in a generation; one thread
  * host_hub_lose - that host is lost, because of what came of the lane; any thread */

@@ -16,6 +16,8 @@
 #include "checkpoint/weights_digest.h"
 #include "engine/engine.h"
 #include "engine/engine_identity.h"
+#include "engine/host_follow.h"
+#include "engine/host_lanes.h"
 #include "engine/host_runner.h"
 #include "engine/rank_group.h"
 #include "engine/rank_layout.h"
@@ -299,7 +301,8 @@ static void describe_host(struct host_self *out, struct opening *p)
                               p->plan.n_page,
                               s->n_vocab_used,
                               s->place.parallel.tp.size,
-                              parallel_n_stage(&s->place.parallel)};
+                              parallel_n_stage(&s->place.parallel),
+                              s->place.parallel.dp.size};
     struct sha256 parts[2] = {out->identity.layout, sha256_of(sizes, sizeof sizes)};
     out->identity.layout = sha256_of(parts, sizeof parts);
 }
@@ -311,7 +314,7 @@ static fathom_err lead(struct opening *p, fathom_diag *d)
     struct step_runner *ranks = p->runner;
     if (!p->settings.hosts) return FATHOM_OK;
     describe_host(&self, p);
-    TRY(host_runner_create(&p->runner, p->lanes, ranks, &self, d));
+    TRY(host_runner_create(&p->runner, p->lanes, ranks, p->plan.n_page, &self, d));
     p->lanes = NULL;
     return FATHOM_OK;
 }

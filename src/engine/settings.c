@@ -202,12 +202,13 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
     const fathom_hosts *h = o->hosts;
     if (!h) return FATHOM_OK;
     const uint32_t n_rank = out->place.parallel.tp.size;
+    const uint32_t n_lane = out->place.parallel.dp.size;
     const uint32_t n_stage = parallel_n_stage(&out->place.parallel);
-    if (out->place.parallel.dp.size > 1) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "--nnodes %u: ranks of --data-parallel-size run on one host: give "
-             "--tensor-parallel-size, or a server for each host behind fathom router",
-             h->n_node);
+    if (n_lane > 1 && n_lane % h->n_node != 0) {
+        FAIL(d, FATHOM_EINVAL,
+             "--nnodes %u does not divide --data-parallel-size %u: each host has as many ranks as "
+             "another",
+             h->n_node, n_lane);
     }
     if (n_stage > 1 && n_stage % h->n_node != 0) {
         FAIL(d, FATHOM_EUNSUPPORTED,
@@ -215,7 +216,8 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
              "stages as another",
              h->n_node, n_stage);
     }
-    if (out->place.parallel.is_slice || (n_stage == 1 && n_rank % h->n_node != 0)) {
+    const bool cuts_layers = n_stage == 1 && n_lane <= 1;
+    if (out->place.parallel.is_slice || (cuts_layers && n_rank % h->n_node != 0)) {
         FAIL(d, FATHOM_EINVAL,
              "--nnodes %u does not divide --tensor-parallel-size %u: each host has as many ranks "
              "as another",

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "backend/op_sample.h"
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
@@ -25,6 +24,7 @@
 #include "base/os.h"
 #include "comm/host_frame.h"
 #include "comm/tcp_link.h"
+#include "engine/step_drawn.h"
 
 enum {
     SEND_US = 60000000, /* for a host that lives to take a packet: it does so all the time */
@@ -84,26 +84,10 @@ static size_t row_bytes(const struct stage_net *n, uint32_t n_row)
     return (size_t)n_row * n->c.width * sizeof(float);
 }
 
-/* Where the arrays of n_row draws lie, and where they end. */
-struct drawn_layout {
-    size_t logprobs, ranks, top_ids, top_logprobs, n_bytes;
-};
-
-static struct drawn_layout lay_drawn(uint32_t n_row, bool has_top)
-{
-    const size_t one = 4 * (size_t)n_row, top = has_top ? one * SAMPLE_TOP_MAX : 0;
-    static_assert(sizeof(int32_t) == 4 && sizeof(float) == 4, "arrays of words");
-    return (struct drawn_layout){.logprobs = one,
-                                 .ranks = 2 * one,
-                                 .top_ids = 3 * one,
-                                 .top_logprobs = 3 * one + top,
-                                 .n_bytes = 3 * one + 2 * top};
-}
-
 static size_t body_bytes(const struct stage_net *n, const struct packet *p)
 {
     if (p->kind == PACKET_ROWS) return row_bytes(n, p->head.n_row);
-    return lay_drawn(p->head.n_row, p->n_top > 0).n_bytes;
+    return step_drawn_bytes(p->head.n_row, p->n_top > 0);
 }
 
 /* Whether a packet from a host is one that is due here. */
@@ -237,15 +221,10 @@ fathom_err stage_net_tell_drawn(struct stage_net *n, uint32_t block,
     const struct packet p = {.kind = PACKET_DRAWN,
                              .n_top = n_top,
                              .head = {.block = block, .n_row = n_row, .experts = drawn->experts}};
-    const size_t one = 4 * (size_t)n_row, top = one * SAMPLE_TOP_MAX;
+    struct link_part parts[DRAWN_PARTS_MAX];
     ASSERT(n->c.node_rank + 1 == n->c.n_node && n_row <= n->c.max_draw && block < n->c.n_block);
-    const struct link_part parts[] = {{drawn->ids, one},
-                                      {drawn->logprobs, one},
-                                      {drawn->ranks, one},
-                                      {drawn->top_ids, top},
-                                      {drawn->top_logprobs, top}};
     if (!does_work(n)) return FATHOM_EPEER;
-    return send_packet(n, &p, parts, n_row == 0 ? 0 : n_top > 0 ? 5 : 3);
+    return send_packet(n, &p, parts, step_drawn_parts(parts, drawn, n_row, n_top > 0));
 }
 
 /* ---- receiving ------------------------------------------------------------------------------ */
@@ -349,15 +328,7 @@ fathom_err stage_net_await_drawn(struct stage_net *n, uint32_t block, struct ste
         lose(n, n->c.n_node - 1, "it has drawn another step than the first");
         return FATHOM_EPEER;
     }
-    const struct drawn_layout at = lay_drawn(from->n_row, from->has_top);
-    const unsigned char *bytes = from->bytes;
-    *out = (struct step_result){
-        .ids = (const int32_t *)bytes,
-        .logprobs = (const float *)(bytes + at.logprobs),
-        .ranks = (const uint32_t *)(bytes + at.ranks),
-        .top_ids = from->has_top ? (const int32_t *)(bytes + at.top_ids) : NULL,
-        .top_logprobs = from->has_top ? (const float *)(bytes + at.top_logprobs) : NULL,
-        .experts = from->experts};
+    *out = step_drawn_read(from->bytes, from->n_row, from->has_top, &from->experts);
     return FATHOM_OK;
 }
 
@@ -422,7 +393,7 @@ static fathom_err make_buffers(struct stage_net *n)
     if (c->node_rank > 0) return FATHOM_OK;
     n->drawn = mem_calloc(c->n_block + 1, sizeof *n->drawn);
     for (uint32_t i = 0; n->drawn && i <= c->n_block; i++) {
-        n->drawn[i].bytes = mem_alloc_aligned(64, lay_drawn(c->max_draw, true).n_bytes);
+        n->drawn[i].bytes = mem_alloc_aligned(64, step_drawn_bytes(c->max_draw, true));
         if (!n->drawn[i].bytes) return FATHOM_ENOMEM;
     }
     return n->drawn ? FATHOM_OK : FATHOM_ENOMEM;

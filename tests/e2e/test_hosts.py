@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|stages|stages_lost|refused PROGRAM
+    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|refused PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
 stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
+lanes, lanes_lost: likewise of hosts whose ranks have requests of their own.
 refused: hosts that do not belong together, and options that do not.
 """
 
@@ -26,6 +27,7 @@ FLAGS = ("--backend", "cpu", "--threads", "2", "--max-num-seqs", "8", "--max-mod
          "--drain-timeout", str(HANG_S))
 RANKS = ("-tp", "2")
 STAGES = ("-tp", "2", "-pp", "2")
+LANES = ("-dp", "2", "--enable-expert-parallel")
 DRAFTS = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
 TEXTS = ["Hello, who", "The sea was", "Write a line about rope and tide:",
          "One two three, and the ship went on. " * 9] * 2
@@ -122,6 +124,12 @@ def stages():
     check_same(("-pp", "4"), (), *DRAFTS)
 
 
+def lanes():
+    check_same(LANES, LANES, *DRAFTS)
+    four = ("-dp", "4", "--enable-expert-parallel")
+    check_same(four, four, "--max-num-batched-tokens", "48")
+
+
 def lost(cut=RANKS):
     port = free_port()
     log = tempfile.TemporaryFile(mode="w+")
@@ -197,7 +205,7 @@ def last_line(*words, env=None):
     return lines[0]
 
 
-def check_refused(cut, other_cut):
+def check_refused(cut, other_cut, differs="layout"):
     """Host 0 has one cut; who comes with another one, or is not what it should be, is refused."""
     port = free_port()
     first = Server(*FLAGS, *cut, *of_hosts(port, 0))
@@ -207,7 +215,7 @@ def check_refused(cut, other_cut):
         assert why in line, line
 
     comes("layout: host 1 and host 0", "--max-num-seqs", "4")
-    comes("layout: host 1 and host 0", cut=other_cut)
+    comes(differs + ": host 1 and host 0", cut=other_cut)
     comes("numerics: host 1 and host 0", "--dtype", "float32")
     comes("token: host 1 has one and host 0 has none",
           env={**os.environ, "FATHOM_CLUSTER_TOKEN": "abc"})
@@ -224,8 +232,11 @@ def check_refused(cut, other_cut):
 def refused():
     check_refused(RANKS, ("-tp", "2", "-pp", "2"))
     check_refused(STAGES, ("-tp", "2", "-pp", "4"))
+    check_refused(LANES, ("-dp", "4", "--enable-expert-parallel"), "numerics")
     for words, why in (
             (("-n", "2"), "--nnodes 2 does not divide --tensor-parallel-size 1"),
+            (("-dp", "3", "--enable-expert-parallel", "-n", "2"),
+             "--nnodes 2 does not divide --data-parallel-size 3"),
             (("-pp", "3", "-n", "2"), "--nnodes 2 does not divide --pipeline-parallel-size 3"),
             (("-pp", "2", "-tp", "4", "-n", "4"),
              "--nnodes 4 does not divide --pipeline-parallel-size 2"),
@@ -243,7 +254,8 @@ def main():
     part = sys.argv.pop(1)
     take_program(sys.argv)
     {"same": same, "lost": lost, "refused": refused, "stages": stages,
-     "stages_lost": lambda: lost(STAGES)}[part]()
+     "stages_lost": lambda: lost(STAGES), "lanes": lanes,
+     "lanes_lost": lambda: lost(LANES)}[part]()
 
 
 if __name__ == "__main__":

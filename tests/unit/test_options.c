@@ -376,7 +376,7 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
                    "--data-parallel-size 65 is out of range");
     assert_refused(&r, "-dp 2", "give --enable-expert-parallel too");
     assert_refused(&r, "-dp 2 -tp 2 --enable-expert-parallel", "a model is cut one way");
-    assert_refused(&r, "-dp 2 -dpl 1 --enable-expert-parallel", "all of these ranks run on this");
+    assert_refused(&r, "-dp 2 -dpl 1 --enable-expert-parallel", "each of 1 hosts has as many");
     assert_refused(&r, "-dp 2 -dpe --enable-expert-parallel", "threads of one process");
     parse(&r, COMMAND_SERVE, "-dp 2 -dpl 2 --enable-expert-parallel");
     assert_int_equal(r.s.data_parallel_size, 2);
@@ -443,6 +443,9 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_refused(&r, "-pp 2 --concurrency 8", "leave the load that layouts are compared for out");
     assert_refused(&r, "-pp 2 -tp 2 --rank-slice 1", "leave --rank-slice out");
     assert_refused(&r, "-pp 9", "--pipeline-parallel-size 9 is out of range, needed is 1 to 8");
+    assert_refused(&r, "-dp 3 --enable-expert-parallel -n 2",
+                   "--nnodes 2 does not divide --data-parallel-size 3");
+    parse(&r, COMMAND_SERVE, "-dp 4 -dpl 2 --enable-expert-parallel -n 2");
     assert_refused(&r, "-pp 3 -n 2", "--nnodes 2 does not divide --pipeline-parallel-size 3");
     parse(&r, COMMAND_SERVE, "-pp 3 -tp 2");
     assert_int_equal(r.s.pipeline_parallel_size, 3);

@@ -331,6 +331,20 @@ static void stages_are_of_ranks_that_share_layers(void **state)
     settings_place(&place, &s, 3);
     assert_int_equal(place.parallel.pp.rank, 3);
     assert_int_equal(place.parallel.tp.rank, 1);
+    o = (fathom_options){.backend = FATHOM_BACKEND_CPU,
+                         .data_parallel = 4,
+                         .expert_parallel = true,
+                         .hosts = &hosts};
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(settings_n_rank(&s), 2); /* lanes 2 and 3 */
+    settings_place(&place, &s, 1);
+    assert_int_equal(place.parallel.dp.rank, 3);
+    o.data_parallel = 8;
+    const fathom_hosts three = {.n_node = 3};
+    o.hosts = &three;
+    diag_clear(&d);
+    assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "--nnodes 3 does not divide --data-parallel-size 8"));
 }
 
 static void a_device_goes_to_the_rank_that_runs(void **state)

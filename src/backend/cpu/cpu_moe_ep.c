@@ -17,7 +17,7 @@ enum { ROUND_BYTES = 64 << 20, ROUND_ROWS_MIN = 16 };
 /* A row that goes through an expert. */
 struct ep_row {
     uint32_t rank;
-    uint32_t token; /* of that rank's */
+    uint32_t i; /* of that rank's in the round */
 };
 
 struct ep_task {
@@ -95,10 +95,9 @@ static void each_choice(struct ep_task *t, visit_choice *visit)
 {
     const struct host_ep *e = &t->cpu->ep;
     for (uint32_t r = 0; r < e->n_rank; r++) {
-        const struct buffer *route = e->all[r].route;
         for (uint32_t i = 0; i < host_ep_run(e, r); i++) {
-            const int32_t *chosen = route->index + (size_t)(e->row0 + i) * route->width;
-            const float *weight = route->value + (size_t)(e->row0 + i) * route->stride;
+            const int32_t *chosen = host_ep_chosen(e, r, i);
+            const float *weight = host_ep_weight(e, r, i);
             uint32_t held;
             for (uint32_t k = 0; k < t->cpu->c.n_expert_used; k++) {
                 if (is_here(t, chosen, k, &held)) visit(t, r, i, held, weight[k]);
@@ -119,7 +118,7 @@ static void put_choice(struct ep_task *t, uint32_t rank, uint32_t i, uint32_t he
 {
     const struct host_ep *e = &t->cpu->ep;
     const uint32_t row = t->start[held]++; /* becomes the expert's end */
-    t->rows[row] = (struct ep_row){.rank = rank, .token = e->row0 + i};
+    t->rows[row] = (struct ep_row){.rank = rank, .i = i};
     t->result[row] = e->first[rank] + i;
     t->weight[row] = weight;
 }
@@ -141,13 +140,11 @@ static void gather_row(void *arg, size_t row, size_t n_item, unsigned worker)
 {
     const struct ep_task *t = arg;
     const struct cpu_backend *cpu = t->cpu;
-    const struct buffer *x = cpu->ep.all[t->rows[row].rank].x;
+    const struct ep_row *from = &t->rows[row];
     (void)n_item;
     (void)worker;
-    DCHECK(x->stride == t->a->x->stride);
-    memcpy(operand_row(cpu->operand, t->x, row * x->stride),
-           operand_row(cpu->operand, x->operand, (size_t)t->rows[row].token * x->stride),
-           x->stride * operand_bytes(cpu->operand));
+    memcpy(operand_row(cpu->operand, t->x, row * t->a->x->stride),
+           host_ep_x(&cpu->ep, from->rank, from->i), cpu->ep.x_bytes);
 }
 
 /* What this rank's experts and the shared one make of the round's rows. */
@@ -221,7 +218,14 @@ fathom_err cpu_moe_ep(struct backend *b, const struct moe_ep_args *a)
     struct ep_task task = {.cpu = cpu, .a = a};
     ASSERT(cpu->ep_part); /* experts_whole */
     lay_out(cpu, &task, cpu->arena);
-    host_ep_open(e, &cpu->peer, a, round_rows(cpu), cpu->ep_part, row_stride(cpu->c.hidden));
+    const struct host_ep_rows own = {.x = a->x->operand,
+                                     .x_stride = a->x->stride * operand_bytes(cpu->operand),
+                                     .chosen = a->route->index,
+                                     .chosen_stride = a->route->width * sizeof(int32_t),
+                                     .weight = a->route->value,
+                                     .weight_stride = a->route->stride * sizeof(float)};
+    host_ep_open(e, &cpu->peer, a, &own, own.x_stride, cpu->c.n_expert_used, round_rows(cpu),
+                 cpu->ep_part, row_stride(cpu->c.hidden));
     ASSERT(e->n_rank == ranks_of(cpu) && a->w->moe.n_expert == backend_held_experts(&cpu->c));
     for (uint32_t row0 = 0;; row0 += e->n_run) {
         TRY(host_ep_meet(e, row0));

@@ -138,18 +138,15 @@ static void make_part(struct ref_backend *r, const struct moe_ep_args *a, uint32
                       float *part)
 {
     const struct host_ep *e = &r->ep;
-    const struct host_ep_rank *from = &e->all[rank];
-    const size_t row = e->row0 + i;
-    const int32_t *chosen = from->route->index + row * from->route->width;
-    const float *weight = from->route->value + row * from->route->width;
+    const int32_t *chosen = host_ep_chosen(e, rank, i);
+    const float *weight = host_ep_weight(e, rank, i);
     memset(part, 0, r->c.hidden * sizeof *part);
     for (uint32_t k = 0; k < r->c.n_expert_used; k++) {
         ASSERT(chosen[k] >= 0 && (uint32_t)chosen[k] < r->c.n_expert);
         const uint16_t place = a->place[chosen[k]];
         if (expert_rank(place) != e->rank) continue;
         ASSERT(expert_index(place) < a->w->moe.n_expert);
-        ref_ffn_row(r, &a->w->moe.experts[expert_index(place)],
-                    from->x->value + row * from->x->width, r->part);
+        ref_ffn_row(r, &a->w->moe.experts[expert_index(place)], host_ep_x(e, rank, i), r->part);
         for (uint32_t d = 0; d < r->c.hidden; d++) part[d] += weight[k] * r->part[d];
     }
 }
@@ -175,7 +172,15 @@ fathom_err ref_moe_ep(struct backend *b, const struct moe_ep_args *a)
     struct ref_backend *r = ref_of(b);
     struct host_ep *e = &r->ep;
     ASSERT(r->c.parallel.experts_whole && a->w->moe.n_expert == backend_held_experts(&r->c));
-    host_ep_open(e, &r->peer, a, ref_ep_rows(&r->c), r->ep_part, r->c.hidden);
+    const size_t route_stride = a->route->width * sizeof(float);
+    const struct host_ep_rows own = {.x = a->x->value,
+                                     .x_stride = a->x->width * sizeof(float),
+                                     .chosen = a->route->index,
+                                     .chosen_stride = route_stride,
+                                     .weight = a->route->value,
+                                     .weight_stride = route_stride};
+    host_ep_open(e, &r->peer, a, &own, own.x_stride, r->c.n_expert_used, ref_ep_rows(&r->c),
+                 r->ep_part, r->c.hidden);
     for (uint32_t row0 = 0;; row0 += e->n_run) {
         TRY(host_ep_meet(e, row0));
         for (uint32_t rank = 0; rank < e->n_rank; rank++) {

@@ -1,0 +1,172 @@
+/* host_follow.c - another host than host 0: it joins, and does what WORK says
+ *
+ * Of stages a block is written again when the ranks are done with the step that had it.
+ */
+#include "engine/host_follow.h"
+
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/log.h"
+#include "base/mem.h"
+#include "engine/host_lanes.h"
+
+/* Copies a range of a block; false: it is none of this block, or there are too few bytes. */
+static bool copy_range(const struct step_runner *r, void *block, const struct block_range *range,
+                       const unsigned char **at, const unsigned char *end)
+{
+    const size_t room = r->layout.n_bytes, n = range->n_bytes;
+    ASSERT(block && *at <= end);
+    if (n > room || range->offset > room - n || n > (size_t)(end - *at)) return false;
+    memcpy((char *)block + range->offset, *at, n);
+    *at += n;
+    return true;
+}
+
+/* What a host that follows goes by. */
+struct follower {
+    struct host_lanes *lanes;
+    struct step_runner *ranks;
+    struct flights flights; /* of stages: those that the ranks have not been waited for */
+    unsigned char *body;    /* of a WORK */
+    uint32_t n_step;        /* of a WORK: of each lane here, or the only one */
+    struct step steps[PARALLEL_RANKS_MAX];
+};
+
+/* Of stages: the block of a launch, when no step of it is under way any more. */
+static fathom_err take_block(struct follower *f, const struct work *w)
+{
+    struct step_result result;
+    ASSERT(w->kind == WORK_LAUNCH && w->block < f->ranks->max_flight);
+    if (!f->lanes->stages) return FATHOM_OK;
+    while (has_flight(&f->flights, w->block)) {
+        TRY(f->ranks->ops->wait(f->ranks, &result));
+        (void)pop_flight(&f->flights);
+    }
+    f->ranks->ops->use_block(f->ranks, w->block);
+    return FATHOM_OK;
+}
+
+/* The end of a step: what lanes have drawn goes to host 0. Of stages the ranks tell it. */
+static fathom_err end_step(struct follower *f, const struct work *w, fathom_diag *d)
+{
+    struct step_result results[PARALLEL_RANKS_MAX];
+    struct host_lanes *l = f->lanes;
+    ASSERT(w->kind == WORK_DRAW && w->block < f->ranks->max_flight);
+    TRY(f->ranks->ops->draw(f->ranks, f->steps));
+    if (l->stages) {
+        push_flight(&f->flights, w->block);
+        return FATHOM_OK;
+    }
+    TRY(f->ranks->ops->wait(f->ranks, results));
+    for (uint32_t i = 0; l->n_lane > 0 && i < f->n_step; i++) {
+        fathom_diag why = {{0}};
+        if (host_lanes_tell_drawn(l, l->net.first + i, &f->steps[i], &results[i], &why))
+            FAIL(d, FATHOM_EPEER, "host 0 is lost: %s", why.text);
+    }
+    return FATHOM_OK;
+}
+
+/* The bytes of the blocks of a WORK behind its steps. */
+static bool copy_blocks(struct follower *f, const struct work *w, const unsigned char *at,
+                        const unsigned char *end)
+{
+    struct step_runner *r = f->ranks;
+    bool fits = true;
+    for (uint32_t i = 0; i < f->n_step; i++) {
+        struct block_range ranges[WORK_RANGES_MAX];
+        const uint32_t n = work_ranges(ranges, w->kind, &f->steps[i]);
+        fits = fits && f->steps[i].prefix_bytes <= r->layout.bias;
+        for (uint32_t k = 0; k < n; k++)
+            fits = fits && copy_range(r, step_runner_host(r, i), &ranges[k], &at, end);
+    }
+    return fits && at == end;
+}
+
+static fathom_err obey(struct follower *f, size_t n, fathom_diag *d)
+{
+    struct work w;
+    const size_t n_steps = f->n_step * sizeof f->steps[0];
+    if (n < sizeof w + n_steps) FAIL(d, FATHOM_EFORMAT, "host 0 tells a step in %zu bytes", n);
+    memcpy(&w, f->body, sizeof w);
+    memcpy(f->steps, f->body + sizeof w, n_steps);
+    const bool is_launch = w.kind == WORK_LAUNCH;
+    bool fits = w.block < f->ranks->max_flight && w.n_step == f->n_step &&
+                (is_launch || w.kind == WORK_DRAW);
+    if (fits && is_launch) TRY(take_block(f, &w));
+    fits = fits && copy_blocks(f, &w, f->body + sizeof w + n_steps, f->body + n);
+    if (!fits) FAIL(d, FATHOM_EFORMAT, "host 0 tells a step that is none");
+    return is_launch ? f->ranks->ops->launch(f->ranks, f->steps) : end_step(f, &w, d);
+}
+
+/* A generation: until a host is lost, which is EPEER. */
+static fathom_err follow_once(struct follower *f, fathom_diag *d)
+{
+    for (;;) {
+        struct host_frame frame;
+        fathom_diag why = {{0}};
+        TRY(host_member_receive(f->lanes->member, &frame, f->body, d));
+        if (frame.type == HOST_GO) {
+            LOG_INFO("hosts", "generation=%llu", (unsigned long long)frame.generation);
+            continue;
+        }
+        const fathom_err err = obey(f, frame.n_body, &why);
+        if (err) FAIL(d, err, "%s", why.text[0] ? why.text : f->ranks->ops->fault(f->ranks));
+    }
+}
+
+/* Joins, and until a generation is over: EPEER. Its links are closed when nobody uses them. */
+static fathom_err follow_generation(struct follower *f, fathom_diag *d)
+{
+    struct host_member *member = f->lanes->member;
+    struct stage_net *stages = f->lanes->stages;
+    struct step_runner *ranks = f->ranks;
+    struct step_result result;
+    TRY(host_member_join(member, d));
+    struct page_link *links[HOSTS_MAX] = {host_member_data(member)};
+    if (stages) TRY(stage_net_begin(stages, links, d));
+    fathom_err err = follow_once(f, d);
+    if (stages) stage_net_end(stages);
+    if (err == FATHOM_EPEER && f->flights.n > 0) { /* a rank's own error is the cause */
+        const fathom_err own = ranks->ops->wait(ranks, &result);
+        if (own && own != FATHOM_EPEER) err = diag_fail(d, own, "%s", ranks->ops->fault(ranks));
+    }
+    return err;
+}
+
+static fathom_err follow(struct follower *f, fathom_diag *d)
+{
+    fathom_err err;
+    for (;;) {
+        fathom_diag why = {{0}};
+        err = follow_generation(f, &why);
+        if (err != FATHOM_EPEER) FAIL(d, err, "%s", why.text);
+        LOG_WARN("hosts", "%s; joining anew", why.text);
+        err = f->ranks->ops->renew(f->ranks);
+        if (err) FAIL(d, err, "%s", f->ranks->ops->fault(f->ranks));
+        host_member_part(f->lanes->member, "it joins anew");
+        f->flights.n = 0;
+    }
+}
+
+fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks,
+                       const struct host_self *self, fathom_diag *d)
+{
+    const size_t work_max = work_bytes_max(l, ranks);
+    const struct host_member_config c = {.self = *self,
+                                         .host = l->hosts->address,
+                                         .port = l->hosts->port,
+                                         .end_fd = l->hosts->end_fd,
+                                         .end_after_us = 1000ull * l->hosts->end_after_ms,
+                                         .work_max = (uint32_t)work_max};
+    struct follower f = {.lanes = l, .ranks = ranks, .n_step = work_n_step(l)};
+    ASSERT(self->node_rank > 0 && !l->hub && !l->member);
+    ASSERT((ranks->max_flight == 1) == !l->stages);
+    if (work_max > UINT32_MAX) FAIL(d, FATHOM_ELIMIT, "a step of %zu bytes is too long", work_max);
+    f.body = mem_alloc(work_max);
+    if (!f.body) FAIL(d, FATHOM_ENOMEM, "no memory for steps of %zu bytes", work_max);
+    fathom_err err = host_member_create(&l->member, &c, d);
+    if (!err) err = follow(&f, d);
+    mem_free(f.body);
+    return err;
+}

@@ -1,0 +1,348 @@
+/* host_lanes.c - what ranks of several hosts show each other, over the data lanes
+ *
+ * Ranks of one stage meet over the lanes; rows and draws of several stages go over them by
+ * stage_net.h.
+ *
+ * A meeting goes through host 0: it takes what each host shows, in the order of hosts, and gives
+ * every host what the others have shown, or what of that is for its ranks. Nothing is added up on
+ * the way: every rank adds the same parts in the order of ranks.
+ *
+ * Where requests are cut over ranks, what a host's lanes have drawn goes over its lane too, when
+ * all its ranks have ended the step.
+ */
+#include "engine/host_lanes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "backend/backend.h"
+#include "base/assert.h"
+#include "base/clock.h"
+#include "base/fail.h"
+#include "base/mem.h"
+#include "engine/settings.h"
+#include "engine/step_drawn.h"
+#include "model/config.h"
+
+/* Where ranks meet, as hosts tell each other. */
+struct meeting {
+    char op[24];
+    uint32_t layer;
+    uint32_t n_row;
+    uint64_t n_bytes;
+};
+
+static struct host_lanes *lanes_of(struct host_net *net)
+{
+    return (struct host_lanes *)net;
+}
+
+static uint64_t patience(void)
+{
+    return clock_now_us() + (uint64_t)RANK_PATIENCE_MS * 1000;
+}
+
+static fathom_err send_bytes(struct page_link *l, const void *bytes, size_t n, fathom_diag *d)
+{
+    const struct link_part part = {bytes, n};
+    return l->ops->send(l, &part, 1, patience(), d);
+}
+
+/* Bytes [lo, hi) of what a rank shows. */
+struct span {
+    size_t lo;
+    size_t hi;
+};
+
+/* What of it is for a host; the rest lies before and behind that. */
+static struct span span_of(const struct host_lanes *l, const struct host_place *place,
+                           uint32_t host)
+{
+    const uint32_t r0 = host * l->net.n_local;
+    ASSERT(r0 + l->net.n_local <= l->net.n_rank);
+    if (!place->starts) return (struct span){0, place->n_bytes};
+    return (struct span){place->starts[r0], place->starts[r0 + l->net.n_local]};
+}
+
+/* A span of what ranks r0 .. r1 - 1 show. */
+static fathom_err send_ranks(struct page_link *to, const void **shown, uint32_t r0, uint32_t r1,
+                             struct span s, fathom_diag *d)
+{
+    ASSERT(r0 <= r1 && s.lo <= s.hi);
+    for (uint32_t r = r0; r < r1 && s.lo < s.hi; r++)
+        TRY(send_bytes(to, (const char *)shown[r] + s.lo, s.hi - s.lo, d));
+    return FATHOM_OK;
+}
+
+static fathom_err receive_ranks(struct host_lanes *l, struct page_link *from, const void **shown,
+                                uint32_t r0, uint32_t r1, struct span s, fathom_diag *d)
+{
+    ASSERT(r1 <= l->net.n_rank && s.lo <= s.hi && s.hi <= l->max_bytes);
+    for (uint32_t r = r0; r < r1; r++) {
+        unsigned char *to = l->shown + r * l->max_bytes;
+        if (s.lo < s.hi) TRY(from->ops->receive(from, to + s.lo, s.hi - s.lo, patience(), d));
+        shown[r] = to;
+    }
+    return FATHOM_OK;
+}
+
+/* What a host's ranks show that is for others: all, or what is not for itself. */
+static uint32_t spans_from(const struct host_lanes *l, const struct host_place *place,
+                           uint32_t host, struct span out[2])
+{
+    const struct span own = span_of(l, place, host);
+    if (!place->starts) {
+        out[0] = own;
+        return 1;
+    }
+    out[0] = (struct span){0, own.lo};
+    out[1] = (struct span){own.hi, place->n_bytes};
+    return 2;
+}
+
+static fathom_err receive_meeting(struct page_link *from, const struct meeting *here,
+                                  fathom_diag *d)
+{
+    struct meeting there;
+    TRY(from->ops->receive(from, &there, sizeof there, patience(), d));
+    if (memcmp(&there, here, sizeof there) == 0) return FATHOM_OK;
+    there.op[sizeof there.op - 1] = '\0';
+    FAIL(d, FATHOM_EFORMAT,
+         "it is at %s of layer %u with %u rows, needed is %s of layer %u with %u", there.op,
+         there.layer, there.n_row, here->op, here->layer, here->n_row);
+}
+
+/* Host 0 takes from host r, or gives to it. */
+static fathom_err take_from(struct host_lanes *l, uint32_t r, const struct meeting *m,
+                            const struct host_place *place, const void **shown, fathom_diag *d)
+{
+    struct page_link *link = host_hub_data(l->hub, r);
+    const uint32_t r0 = r * l->net.n_local;
+    struct span spans[2];
+    const uint32_t n = spans_from(l, place, r, spans);
+    ASSERT(r >= 1 && r < l->hosts->n_node);
+    TRY(receive_meeting(link, m, d));
+    for (uint32_t i = 0; i < n; i++)
+        TRY(receive_ranks(l, link, shown, r0, r0 + l->net.n_local, spans[i], d));
+    return FATHOM_OK;
+}
+
+static fathom_err give_to(struct host_lanes *l, uint32_t r, const struct meeting *m,
+                          const struct host_place *place, const void **shown, fathom_diag *d)
+{
+    struct page_link *link = host_hub_data(l->hub, r);
+    const uint32_t r0 = r * l->net.n_local;
+    const struct span s = span_of(l, place, r);
+    ASSERT(r >= 1 && r < l->hosts->n_node);
+    TRY(send_bytes(link, m, sizeof *m, d));
+    TRY(send_ranks(link, shown, 0, r0, s, d));
+    return send_ranks(link, shown, r0 + l->net.n_local, l->net.n_rank, s, d);
+}
+
+static fathom_err swap_on_host_0(struct host_lanes *l, const struct meeting *m,
+                                 const struct host_place *place, const void **shown)
+{
+    fathom_diag why = {{0}};
+    fathom_err err = FATHOM_OK;
+    if (!host_hub_is_whole(l->hub)) return FATHOM_EPEER;
+    for (uint32_t k = 0; k < 2; k++) {
+        for (uint32_t r = 1; !err && r < l->hosts->n_node; r++) {
+            err = k == 0 ? take_from(l, r, m, place, shown, &why)
+                         : give_to(l, r, m, place, shown, &why);
+            if (err) host_hub_lose(l->hub, r, why.text);
+        }
+    }
+    return err ? FATHOM_EPEER : FATHOM_OK;
+}
+
+static fathom_err swap_on_another(struct host_lanes *l, const struct meeting *m,
+                                  const struct host_place *place, const void **shown,
+                                  fathom_diag *d)
+{
+    struct page_link *link = host_member_data(l->member);
+    const uint32_t r0 = l->net.first, r1 = r0 + l->net.n_local;
+    const uint32_t host = l->hosts->node_rank;
+    const struct span own = span_of(l, place, host);
+    struct span spans[2];
+    const uint32_t n = spans_from(l, place, host, spans);
+    ASSERT(r0 > 0 && r1 <= l->net.n_rank);
+    TRY(send_bytes(link, m, sizeof *m, d));
+    for (uint32_t i = 0; i < n; i++) TRY(send_ranks(link, shown, r0, r1, spans[i], d));
+    TRY(receive_meeting(link, m, d));
+    TRY(receive_ranks(l, link, shown, 0, r0, own, d));
+    return receive_ranks(l, link, shown, r1, l->net.n_rank, own, d);
+}
+
+static fathom_err swap(struct host_net *net, const struct host_place *place, const void **shown,
+                       char *fault, size_t n_fault)
+{
+    struct host_lanes *l = lanes_of(net);
+    struct meeting m = {.layer = place->layer, .n_row = place->n_row, .n_bytes = place->n_bytes};
+    fathom_diag why = {{0}};
+    char text[HOST_TEXT_MAX + 1];
+    ASSERT(place->n_bytes <= l->max_bytes);
+    (void)snprintf(m.op, sizeof m.op, "%s", place->op);
+    if (l->hub) {
+        if (swap_on_host_0(l, &m, place, shown) == FATHOM_OK) return FATHOM_OK;
+        host_hub_fault(l->hub, text);
+        (void)snprintf(fault, n_fault, "%.180s", text);
+        return FATHOM_EPEER;
+    }
+    if (swap_on_another(l, &m, place, shown, &why) == FATHOM_OK) return FATHOM_OK;
+    (void)snprintf(fault, n_fault, "host 0 is lost: %.160s", why.text);
+    return FATHOM_EPEER;
+}
+
+/* A host is lost to whoever sends it rows or waits for them. */
+static void lose_host(void *arg, uint32_t node_rank, const char *why)
+{
+    struct host_lanes *l = arg;
+    ASSERT(node_rank != l->hosts->node_rank);
+    if (l->hub) host_hub_lose(l->hub, node_rank, why);
+}
+
+static fathom_err make_stages(struct host_lanes *l, const struct engine_settings *s,
+                              const struct model_config *config, fathom_diag *d)
+{
+    const struct stage_net_config c = {.node_rank = s->hosts->node_rank,
+                                       .n_node = s->hosts->n_node,
+                                       .n_block = s->max_flight,
+                                       .max_row = s->limits.max_token,
+                                       .width = config->hidden,
+                                       .max_draw = s->limits.max_logit_row,
+                                       .lost = lose_host,
+                                       .arg = l};
+    return stage_net_create(&l->stages, &c, d);
+}
+
+/* Values that a rank shows of whole experts: results of a round, which has a bound, or rows with
+ * their routes. */
+static size_t expert_values(const struct engine_settings *s, const struct model_config *config)
+{
+    enum { PAD = 64, ROUND_VALUES = 64 << 18, ROUND_ROWS_MIN = 64 };
+    const size_t n_rank = parallel_n_rank(&s->place.parallel), n = s->limits.max_token;
+    const size_t row = config->hidden + PAD;
+    const size_t rows = n * (row + 2 * (size_t)config->n_expert_used);
+    const size_t least = n_rank * ROUND_ROWS_MIN * row, all = n_rank * n * row;
+    const size_t round = least > ROUND_VALUES ? least : ROUND_VALUES;
+    const size_t results = all < round ? all : round;
+    return rows > results ? rows : results;
+}
+
+/* Room for what other hosts' ranks show. */
+static fathom_err make_meetings(struct host_lanes *l, const struct engine_settings *s,
+                                const struct model_config *config, fathom_diag *d)
+{
+    enum { PAD = 64 }; /* values: backends pad rows to less */
+    const struct model_limits *limits = &s->limits;
+    const uint32_t n_rank = parallel_n_rank(&s->place.parallel);
+    const uint32_t n_local = settings_n_rank(s);
+    const size_t delta = (size_t)limits->max_token * (config->hidden + PAD);
+    const size_t logits = (size_t)limits->max_logit_row * (config->n_vocab / n_rank + PAD);
+    const size_t tops = (size_t)limits->max_logit_row * SAMPLE_TOP_MAX;
+    size_t most = delta > logits ? delta : logits;
+    if (tops > most) most = tops;
+    if (s->place.parallel.experts_whole) {
+        const size_t experts = expert_values(s, config);
+        most = experts > most ? experts : most;
+        l->n_lane = n_rank;
+    }
+    l->net = (struct host_net){
+        .first = s->hosts->node_rank * n_local, .n_local = n_local, .n_rank = n_rank, .swap = swap};
+    l->max_bytes = 4 * most;
+    l->shown = mem_alloc_aligned(64, n_rank * l->max_bytes);
+    l->net.packs = mem_alloc_aligned(64, n_local * l->max_bytes);
+    l->net.pack_bytes = l->max_bytes;
+    if (l->shown && l->net.packs) return FATHOM_OK;
+    FAIL(d, FATHOM_ENOMEM, "no memory for what %u ranks of other hosts show", n_rank);
+}
+
+fathom_err host_lanes_create(struct host_lanes **out, const struct engine_settings *s,
+                             const struct model_config *config, fathom_diag *d)
+{
+    *out = NULL;
+    struct host_lanes *l = mem_calloc(1, sizeof *l);
+    if (!l) FAIL(d, FATHOM_ENOMEM, "no memory for the lanes of hosts");
+    pthread_mutex_init(&l->lock, NULL);
+    l->hosts = s->hosts;
+    const bool has_stages = parallel_n_stage(&s->place.parallel) > 1;
+    const fathom_err err =
+        has_stages ? make_stages(l, s, config, d) : make_meetings(l, s, config, d);
+    if (err) {
+        host_lanes_destroy(l);
+        return err;
+    }
+    *out = l;
+    return FATHOM_OK;
+}
+
+void host_lanes_destroy(struct host_lanes *l)
+{
+    if (!l) return;
+    host_hub_destroy(l->hub);
+    host_member_destroy(l->member);
+    stage_net_destroy(l->stages);
+    pthread_mutex_destroy(&l->lock);
+    mem_free(l->shown);
+    mem_free(l->net.packs);
+    mem_free(l);
+}
+
+struct host_net *host_lanes_net(struct host_lanes *l)
+{
+    return l->stages ? NULL : &l->net;
+}
+
+struct stage_net *host_lanes_stages(struct host_lanes *l)
+{
+    return l->stages;
+}
+
+/* ---- draws of lanes ------------------------------------------------------------------------- */
+
+static struct meeting of_lane(uint32_t lane, const struct step *step)
+{
+    const struct sample_shape *s = &step->sampler;
+    return (struct meeting){.op = "drawn",
+                            .layer = lane,
+                            .n_row = s->n_row,
+                            .n_bytes = step_drawn_bytes(s->n_row, s->n_top > 0)};
+}
+
+fathom_err host_lanes_tell_drawn(struct host_lanes *l, uint32_t lane, const struct step *step,
+                                 const struct step_result *drawn, fathom_diag *d)
+{
+    const struct meeting m = of_lane(lane, step);
+    struct link_part parts[2 + DRAWN_PARTS_MAX] = {{&m, sizeof m},
+                                                   {&drawn->experts, sizeof drawn->experts}};
+    struct page_link *link = host_member_data(l->member);
+    const uint32_t n_row = step->sampler.n_row;
+    ASSERT(lane >= l->net.first && lane < l->net.first + l->net.n_local);
+    const size_t n = step_drawn_parts(parts + 2, drawn, n_row, step->sampler.n_top > 0);
+    return link->ops->send(link, parts, 2 + n, patience(), d);
+}
+
+static fathom_err receive_drawn(struct page_link *link, const struct meeting *m, void *bytes,
+                                struct expert_counts *experts, fathom_diag *d)
+{
+    TRY(receive_meeting(link, m, d));
+    TRY(link->ops->receive(link, experts, sizeof *experts, patience(), d));
+    return link->ops->receive(link, bytes, m->n_bytes, patience(), d);
+}
+
+fathom_err host_lanes_await_drawn(struct host_lanes *l, uint32_t lane, const struct step *step,
+                                  void *bytes, struct step_result *out)
+{
+    const struct meeting m = of_lane(lane, step);
+    const uint32_t host = lane / l->net.n_local;
+    struct expert_counts experts;
+    fathom_diag why = {{0}};
+    ASSERT(host >= 1 && lane < l->n_lane);
+    if (!host_hub_is_whole(l->hub)) return FATHOM_EPEER;
+    if (receive_drawn(host_hub_data(l->hub, host), &m, bytes, &experts, &why)) {
+        host_hub_lose(l->hub, host, why.text);
+        return FATHOM_EPEER;
+    }
+    *out = step_drawn_read(bytes, m.n_row, step->sampler.n_top > 0, &experts);
+    return FATHOM_OK;
+}

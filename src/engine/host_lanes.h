@@ -1,0 +1,131 @@
+/* host_lanes.h - the data lanes of a host, what goes over them between ranks, and WORK
+ *
+ * Who leads or follows (host_runner.h, host_follow.h) makes the hub or the member that has the
+ * links.
+ */
+#ifndef FATHOM_ENGINE_HOST_LANES_H
+#define FATHOM_ENGINE_HOST_LANES_H
+
+#include <pthread.h>
+#include <string.h>
+
+#include "backend/host_group.h"
+#include "base/assert.h"
+#include "comm/host_hub.h"
+#include "comm/host_member.h"
+#include "engine/stage_net.h"
+#include "engine/step_runner.h"
+#include "fathom/options.h"
+
+struct engine_settings;
+struct model_config;
+
+struct host_lanes {
+    struct host_net net; /* first member; of one stage */
+    const fathom_hosts *hosts;
+    struct host_hub *hub;       /* host 0's */
+    struct host_member *member; /* another host's */
+    struct stage_net *stages;   /* NULL: one stage, whose ranks meet */
+    uint32_t n_lane;            /* of all hosts, where requests are cut; else 0 */
+    size_t max_bytes;           /* that a rank shows */
+    unsigned char *shown;       /* [n_rank][max_bytes] of other hosts' ranks */
+    pthread_mutex_t lock;       /* of what follows */
+    void (*changed)(void *arg);
+    void *arg;
+};
+
+/* host_lanes_create - the nets of settings->hosts, for its ranks; without links yet
+ * host_lanes_net - where ranks of one stage meet; NULL: there are several
+ * host_lanes_stages - between stages; NULL: there is one
+ * Errors  ENOMEM. host_lanes_destroy accepts NULL. */
+fathom_err host_lanes_create(struct host_lanes **out, const struct engine_settings *s,
+                             const struct model_config *config, fathom_diag *d);
+void host_lanes_destroy(struct host_lanes *l);
+struct host_net *host_lanes_net(struct host_lanes *l);
+struct stage_net *host_lanes_stages(struct host_lanes *l);
+
+/* host_lanes_tell_drawn - another host's, between steps: what one of its lanes has drawn
+ * host_lanes_await_drawn - host 0's: the same, into bytes of step_drawn_bytes(n_row, n_top > 0)
+ *
+ *   lane  of all hosts'
+ * Errors  EIO, EFORMAT; EPEER: the host is lost, and host 0 knows. */
+fathom_err host_lanes_tell_drawn(struct host_lanes *l, uint32_t lane, const struct step *step,
+                                 const struct step_result *drawn, fathom_diag *d);
+fathom_err host_lanes_await_drawn(struct host_lanes *l, uint32_t lane, const struct step *step,
+                                  void *bytes, struct step_result *out);
+
+/* ---- WORK ----
+ *
+ * { struct work }, n_step steps, and of their blocks the bytes that the steps say: of a launch the
+ * prefix and the extras, of a draw the masks. Where requests are cut over ranks a host gets the
+ * steps of its lanes, else all get the only one. Hosts run one build (host_hello.h), so structs are
+ * sent as they are. */
+
+enum work_kind { WORK_LAUNCH = 1, WORK_DRAW };
+
+struct work {
+    uint32_t kind;
+    uint32_t block; /* of stages */
+    uint32_t n_step;
+    uint32_t reserved;
+};
+
+/* work_n_step - steps of a host: its lanes', or the only one */
+static inline uint32_t work_n_step(const struct host_lanes *l)
+{
+    return l->n_lane > 0 ? l->net.n_local : 1;
+}
+
+/* work_bytes_max - of a WORK */
+static inline size_t work_bytes_max(const struct host_lanes *l, const struct step_runner *r)
+{
+    return sizeof(struct work) + work_n_step(l) * (sizeof(struct step) + r->layout.n_bytes);
+}
+
+enum { WORK_RANGES_MAX = 1 + SAMPLE_EXTRA_N };
+
+/* work_ranges - the ranges of a step's block that go with it, into out; returns how many */
+static inline uint32_t work_ranges(struct block_range out[WORK_RANGES_MAX], uint32_t kind,
+                                   const struct step *s)
+{
+    if (kind == WORK_DRAW) {
+        out[0] = s->sampler.masks;
+        return 1;
+    }
+    out[0] = (struct block_range){.offset = 0, .n_bytes = s->prefix_bytes};
+    memcpy(&out[1], s->sampler.extras, sizeof s->sampler.extras);
+    return WORK_RANGES_MAX;
+}
+
+/* Blocks of steps under way, of stages: at the front the oldest. */
+struct flights {
+    uint32_t blocks[PARALLEL_STAGES_MAX];
+    uint32_t n;
+};
+
+/* push_flight - the newest; pop_flight - the block of the oldest
+ * has_flight - a step that has the block is under way */
+static inline void push_flight(struct flights *f, uint32_t block)
+{
+    ASSERT(f->n < PARALLEL_STAGES_MAX);
+    f->blocks[f->n++] = block;
+}
+
+static inline uint32_t pop_flight(struct flights *f)
+{
+    const uint32_t block = f->blocks[0];
+    ASSERT(f->n > 0);
+    f->n--;
+    memmove(&f->blocks[0], &f->blocks[1], f->n * sizeof f->blocks[0]);
+    return block;
+}
+
+static inline bool has_flight(const struct flights *f, uint32_t block)
+{
+    for (uint32_t i = 0; i < f->n; i++) {
+        if (f->blocks[i] == block) return true;
+    }
+    return false;
+}
+
+#endif
