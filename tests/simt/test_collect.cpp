@@ -22,7 +22,11 @@ extern "C" {
 namespace
 {
 
-enum { HIDDEN = 256, CALLS = 4, ROWS_MAX = 160 };
+enum { CALLS = 4 };
+
+/* A seed's rows: many, of one block each, or few, of several where more than two ranks meet (two
+ * warps, and one beside one without values) */
+uint32_t hidden, rows_max;
 
 uint64_t n_seed = 2;
 
@@ -51,13 +55,14 @@ rank open_rank(struct gen *g, uint32_t r, uint32_t world, enum act_type act,
     fathom_diag d = {};
     rank k = {};
     gen_config(&c, act, act == ACT_FP8 ? KV_TYPE_BF16 : KV_TYPE_F32, false);
+    c.hidden = hidden;
     c.parallel.tp.rank = r;
     c.parallel.tp.size = world;
     c.device = (int)r;
     c.patience_ms = patience_ms;
     fathom_err err = backend_cuda_create(&k.b, &c, &d);
     if (err) fail_msg("%s", d.text);
-    const struct tensor_view weight = gen_vector(g, DTYPE_F32, HIDDEN, 1.0f, 0.1f);
+    const struct tensor_view weight = gen_vector(g, DTYPE_F32, hidden, 1.0f, 0.1f);
     check(k.b->ops->buffer_create(k.b, BUFFER_RESIDUAL, &k.x, &d));
     check(k.b->ops->buffer_create(k.b, BUFFER_DELTA, &k.delta, &d));
     check(k.b->ops->buffer_create(k.b, BUFFER_NORMED, &k.out, &d));
@@ -84,7 +89,11 @@ group open_group(uint32_t world, enum act_type act, uint64_t seed, uint32_t pati
     group t = {};
     struct backend *all[PEERS_MAX];
     fathom_diag d = {};
+    const bool wide = world > 2 && (seed + world / 4) % 2;
+    hidden = wide ? 1280 : 256;
+    rows_max = wide ? 65 : 160;
     simt_set_devices((int)world);
+    simt_set_capability(wide ? 9 : 8, wide ? 0 : 9); /* only the former has clusters */
     t.world = world;
     t.g = gen_create(seed + 1);
     for (uint32_t r = 0; r < world; r++) {
@@ -146,7 +155,7 @@ void compare(rank &a, const void *pa, rank &b, const void *pb, size_t n, const c
 /* Rows [row0, row0 + n_row) of everything a norm writes. */
 void compare_rows(rank &a, rank &b, uint32_t row0, uint32_t n_row)
 {
-    const size_t n = (size_t)n_row * HIDDEN, at = (size_t)row0 * HIDDEN;
+    const size_t n = (size_t)n_row * hidden, at = (size_t)row0 * hidden;
     const struct buffer *u = a.out, *v = b.out;
     compare(a, a.x->f + at, b, b.x->f + at, n * 4, "residual");
     compare(a, u->f + at, b, v->f + at, n * 4, "norm");
@@ -174,7 +183,7 @@ fathom_err norm_own(rank &k, uint32_t n_row)
     n.h = k.out->h;
     n.q = k.out->q;
     n.scale = k.out->scale;
-    n.n = HIDDEN;
+    n.n = hidden;
     n.begins = true; /* a row's owner changes with the number of rows, and so who has its residual */
     n.eps = cuda_of(k.b)->c.norm_eps;
     (void)k.b->ops->bind_thread(k.b);
@@ -184,7 +193,7 @@ fathom_err norm_own(rank &k, uint32_t n_row)
 /* Every rank's delta, and to the one that is alone their sum in rank order. */
 void write_parts(group &t)
 {
-    const size_t n = (size_t)ROWS_MAX * HIDDEN;
+    const size_t n = (size_t)rows_max * hidden;
     std::vector<float> sum(n);
     const float *x = make_values(t.g, n);
     for (uint32_t r = 0; r < t.world; r++) {
@@ -193,17 +202,19 @@ void write_parts(group &t)
             const float v = part[i] + 0.0f; /* no zero has a sign on its way */
             sum[i] = r == 0 ? v : sum[i] + v;
         }
-        write_rows(t.ranks[r], t.ranks[r].x, x, HIDDEN, ROWS_MAX);
-        write_rows(t.ranks[r], t.ranks[r].delta, part, HIDDEN, ROWS_MAX);
+        write_rows(t.ranks[r], t.ranks[r].x, x, hidden, rows_max);
+        write_rows(t.ranks[r], t.ranks[r].delta, part, hidden, rows_max);
     }
-    write_rows(t.alone, t.alone.x, x, HIDDEN, ROWS_MAX);
-    write_rows(t.alone, t.alone.delta, sum.data(), HIDDEN, ROWS_MAX);
+    write_rows(t.alone, t.alone.x, x, hidden, rows_max);
+    write_rows(t.alone, t.alone.delta, sum.data(), hidden, rows_max);
 }
 
 uint32_t any_rows(group &t)
 {
     static const uint32_t rows[] = {1, 2, 7, 8, 9, 16, 63, 64, 65, 130, 160};
-    return rows[gen_below(t.g, sizeof rows / sizeof *rows)];
+    uint32_t n = rows_max + 1;
+    while (n > rows_max) n = rows[gen_below(t.g, sizeof rows / sizeof *rows)];
+    return n;
 }
 
 /* Calls of several sizes, each rank's enqueued before another's: all run when somebody waits. */
@@ -220,7 +231,7 @@ void run_sums(uint32_t world, enum act_type act, uint64_t seed)
         rank &r = t.ranks[(k + seed) % world];
         for (uint32_t i = 0; i < CALLS; i++) check(norm(r, n_row[i], i == 1));
     }
-    for (uint32_t r = 0; r < world; r++) compare_rows(t.ranks[r], t.alone, 0, ROWS_MAX);
+    for (uint32_t r = 0; r < world; r++) compare_rows(t.ranks[r], t.alone, 0, rows_max);
     close_group(t);
 }
 
@@ -240,8 +251,8 @@ void run_owners(uint32_t world, enum act_type act, uint64_t seed)
         for (uint32_t i = 0; i < CALLS; i++) {
             const struct buffer *to = r.all;
             const struct row_array arrays[] = {
-                {o->h ? (void *)to->q : to->f, HIDDEN * (o->h ? 1u : 4u), o->h ? (void *)o->q : o->f},
-                {to->scale, HIDDEN / 32u, o->scale}};
+                {o->h ? (void *)to->q : to->f, hidden * (o->h ? 1u : 4u), o->h ? (void *)o->q : o->f},
+                {to->scale, hidden / 32u, o->scale}};
             check(norm_own(r, n_row[i]));
             check(cuda_spread(cuda_of(r.b), arrays, o->h ? 2 : 1, n_row[i]));
         }
@@ -251,16 +262,16 @@ void run_owners(uint32_t world, enum act_type act, uint64_t seed)
     for (uint32_t r = 0; r < world; r++) {
         rank &k = t.ranks[r];
         if (k.out->h) {
-            compare(k, k.all->q, t.alone, t.alone.out->q, (size_t)n * HIDDEN, "codes of all");
-            compare(k, k.all->scale, t.alone, t.alone.out->scale, (size_t)n * HIDDEN / 32,
+            compare(k, k.all->q, t.alone, t.alone.out->q, (size_t)n * hidden, "codes of all");
+            compare(k, k.all->scale, t.alone, t.alone.out->scale, (size_t)n * hidden / 32,
                     "scales of all");
         } else {
-            compare(k, k.all->f, t.alone, t.alone.out->f, (size_t)n * HIDDEN * 4, "norms of all");
+            compare(k, k.all->f, t.alone, t.alone.out->f, (size_t)n * hidden * 4, "norms of all");
         }
         for (uint32_t place = 0; place < own_row_count(n, r, world); place++) {
             const uint32_t row = own_row(place, run, r, world);
-            compare(k, k.out->f + (size_t)place * HIDDEN, t.alone,
-                    t.alone.out->f + (size_t)row * HIDDEN, HIDDEN * 4, "own norm");
+            compare(k, k.out->f + (size_t)place * hidden, t.alone,
+                    t.alone.out->f + (size_t)row * hidden, hidden * 4, "own norm");
         }
     }
     close_group(t);
@@ -270,7 +281,7 @@ void run_owners(uint32_t world, enum act_type act, uint64_t seed)
 void run_back(uint32_t world, enum act_type act, uint64_t seed)
 {
     group t = open_group(world, act, seed);
-    const uint32_t n_row = gen_below(t.g, 2) ? 160 : 64 + gen_below(t.g, 60);
+    const uint32_t n_row = gen_below(t.g, 2) ? rows_max : 64 + gen_below(t.g, (rows_max - 64) / 2 + 1);
     write_parts(t);
     for (int i = 0; i < 2; i++) check(norm(t.alone, n_row, false));
     for (uint32_t k = 0; k < world; k++) {

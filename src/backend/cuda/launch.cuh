@@ -27,7 +27,7 @@ static fathom_err cuda_launch_clusters(struct cuda_backend *c, const char *what,
     ASSERT(grid.y >= 1 && grid.y <= GRID_YZ_MAX && grid.z >= 1 && grid.z <= GRID_YZ_MAX);
     ASSERT(threads >= WARP && threads <= BLOCK_THREADS_MAX && threads % WARP == 0);
     ASSERT(n_cluster >= 1 && n_cluster <= CLUSTER_BLOCKS_MAX && grid.x % n_cluster == 0);
-    ASSERT(n_cluster == 1 || c->sm90);
+    ASSERT(n_cluster == 1 || c->properties.major >= 9);
     ASSERT(shared_bytes <= c->properties.sharedMemPerBlockOptin);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;

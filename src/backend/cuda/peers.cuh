@@ -161,13 +161,12 @@ static __device__ __forceinline__ float4 peer_take(const struct peers &p, struct
 
 /* A thread's values of a row are STEPS times 16 bytes, `step` bytes apart, of which n_step are in
  * the row. Takes those that every other rank r sends to at + r * stride, and adds them to v, this
- * rank's own, in rank order. As many looks are under way at once as there are registers for. */
-template <int STEPS, uint32_t WORLD>
+ * rank's own, in rank order. Looks at AT_ONCE of a thread's 16 bytes of each rank are under way. */
+template <int STEPS, uint32_t WORLD, int AT_ONCE>
 static __device__ __forceinline__ void peer_take_sums(const struct peers &p, struct peer_wait &w,
                                                       char *at, size_t step, size_t stride,
                                                       int n_step, float4 (&v)[STEPS])
 {
-    constexpr int AT_ONCE = WORLD == 2 ? 4 : WORLD == 4 ? 2 : 1;
     const uint32_t rank = p.rank;
 #pragma unroll
     for (int j0 = 0; j0 < STEPS; j0 += AT_ONCE) {

@@ -16,15 +16,16 @@
 enum {
     PEERS_MAX = 8,
     ONE_SHOT_ROWS = 64,   /* at most: see peer_one_shot_rows */
-    TWO_SHOT_ROWS = 1024, /* of a launch */
+    TWO_SHOT_ROWS = 4096, /* of a launch */
     OWNED_BY_ONE = 64,    /* from so many rows on eight neighbours have one owner */
     OWNED_RUN = 8,
     OWNED_MIN = 64,     /* rows of a step with prompts that have owners throughout the model */
     LOGIT_ROWS = 8,     /* that a rank gets of a launch */
     LOGIT_CHUNK = 1024, /* columns of a block */
     SPREAD_ARRAYS_MAX = 8,
-    EP_ROWS_MIN = 64, /* rows of a round of moe_ep, or all that a step may have */
-    PEER_UNIT = 16,   /* bytes of a store to a peer */
+    EP_ROWS_MIN = 64,   /* rows of a round of moe_ep, or all that a step may have */
+    PEER_UNIT = 16,     /* bytes of a store to a peer */
+    ROW_PARTS_MAX = 16, /* blocks that sum a row together; warps of a row */
 };
 
 /* What a rank's arena holds: offsets in bytes. Of ranks that share rows, one_shot to n_epoch; of
@@ -41,8 +42,10 @@ struct peer_layout {
     uint64_t flag;          /* [2][TWO_SHOT_ROWS] of PEER_UNIT */
     uint64_t meet;          /* [2][world] of PEER_UNIT */
     uint64_t armed_end;     /* what begins armed ends here: one_shot to logits, or ep_sum */
-    uint64_t epochs;        /* u32 [n_epoch], this rank's alone: */
-    uint32_t epoch_two_shot, epoch_spread, epoch_meet, epoch_logits, n_epoch;
+    uint64_t squares;       /* {f32, u32 epoch + 1} [one_shot_rows + TWO_SHOT_ROWS][ROW_PARTS_MAX],
+                               this rank's alone */
+    uint64_t epochs;        /* u32 [n_epoch], likewise; the first of ROW_PARTS_MAX a row: */
+    uint32_t epoch_spread, epoch_meet, epoch_logits, n_epoch;
     uint32_t ep_rows;  /* of a rank in a round */
     uint32_t ep_units; /* PEER_UNITs of a row that goes to its experts */
     uint64_t ep_sum;   /* f32 [ep_rows][world][hidden]: sums of own rows, by the rank they are of */
@@ -61,8 +64,8 @@ static inline uint32_t peer_one_shot_rows(uint32_t world)
     return world == 2 ? ONE_SHOT_ROWS : world == 4 ? 16 : 8;
 }
 
-/* Epochs are of a row's buffer, and are counted by the block that uses it last in a launch. Those
- * of one_shot come first. */
+/* Epochs are of a row's buffer, or of a block's part of it, and are counted by the block that uses
+ * it last in a launch. Those of one_shot come first. */
 static inline uint32_t peer_logit_chunks(const struct peer_layout *l)
 {
     return (l->n_vocab / l->world + LOGIT_CHUNK - 1) / LOGIT_CHUNK;
@@ -135,8 +138,9 @@ static inline uint64_t peer_lay_out_sums(struct peer_layout *l, const struct bac
     at += (uint64_t)2 * TWO_SHOT_ROWS * PEER_UNIT;
     l->meet = at;
     at += (uint64_t)2 * world * PEER_UNIT;
-    l->epoch_two_shot = l->one_shot_rows;
-    l->epoch_spread = l->epoch_two_shot + TWO_SHOT_ROWS;
+    l->squares = at;
+    at += (uint64_t)(l->one_shot_rows + TWO_SHOT_ROWS) * ROW_PARTS_MAX * 8;
+    l->epoch_spread = (l->one_shot_rows + TWO_SHOT_ROWS) * ROW_PARTS_MAX;
     l->epoch_meet = l->epoch_spread + TWO_SHOT_ROWS;
     l->epoch_logits = l->epoch_meet + 1;
     l->n_epoch = l->epoch_logits + world * LOGIT_ROWS * peer_logit_chunks(l);

@@ -11,6 +11,8 @@
 enum {
     COLLECT_THREADS = 256,
     OWNED_CHUNK = 64, /* places of a chunk of two shots */
+    PART_WARPS = 2,   /* of a block, where a row has several, at most */
+    PARTS_ROWS = 64,  /* of a launch whose rows have several */
 };
 
 /* ---- sums ---- */
@@ -18,23 +20,12 @@ enum {
 struct reduce_args {
     struct norm_args norm; /* of the first row; out: of the first place where there is one */
     uint32_t layer, n_row, run;
+    uint32_t n_thread;   /* of a row */
+    uint32_t n_part;     /* blocks of a row: a cluster */
     uint32_t chunk, lag; /* of two shots: see owned_row_of */
     enum spread spread;
     bool is_met; /* the last block waits for all ranks */
 };
-
-/* A thread's values of a row. */
-struct row_steps {
-    uint32_t first, step; /* values */
-    int n;                /* in the row */
-};
-
-static __device__ __forceinline__ struct row_steps row_steps_of(uint32_t n)
-{
-    struct row_steps t = {threadIdx.x * 4, blockDim.x * 4, 0};
-    t.n = t.first < n ? (int)((n - t.first + t.step - 1) / t.step) : 0;
-    return t;
-}
 
 template <int STEPS>
 static __device__ __forceinline__ void load_steps(float4 (&v)[STEPS], const float *row,
@@ -84,37 +75,86 @@ static __device__ __forceinline__ void add_residual(float4 (&v)[STEPS], const fl
     }
 }
 
-/* One block a row: sends its part to every rank, takes theirs. */
+/* What a block counts its calls of a row by, and where the row's squares lie. */
+struct row_turn {
+    uint32_t *count;
+    char *squares;
+    uint32_t part, n_part, epoch;
+};
+
+/* Needs: turn < one_shot_rows + TWO_SHOT_ROWS, another for rows of other buffers */
+static __device__ __forceinline__ struct row_turn row_turn_of(const struct peers &p, uint32_t turn,
+                                                              uint32_t part, uint32_t n_part)
+{
+    struct row_turn t;
+    t.count = p.epochs + turn * ROW_PARTS_MAX + part;
+    t.squares = p.base[p.rank] + p.at.squares + (uint64_t)turn * ROW_PARTS_MAX * 8;
+    t.part = part;
+    t.n_part = n_part;
+    t.epoch = *t.count;
+    return t;
+}
+
+/* By one thread, once its block's others have read the epoch. Counts of all parts go on together,
+ * for the next call's row may have another number of them. */
+static __device__ __forceinline__ void row_turn_end(const struct row_turn &t)
+{
+    for (uint32_t i = 0; t.part + i < ROW_PARTS_MAX; i += t.n_part) t.count[i] = t.epoch + 1;
+}
+
+/* The sum of v over the threads of a row's blocks, as one block with all of them forms it. A warp's
+ * sum travels beside its epoch: also that of a warp without values, for whoever has all sums knows
+ * that all warps have read their count. A launch begins when the one before has ended, so that
+ * nobody still reads what is written over. */
+static __device__ __forceinline__ float row_sum(const struct peers &p, struct peer_wait &w,
+                                                const struct row_turn &t, float v, float *scratch)
+{
+    if (t.n_part == 1) return block_sum(v, scratch);
+    const uint32_t warp = (t.part * blockDim.x + threadIdx.x) / WARP, lane = threadIdx.x % WARP;
+    const uint32_t n_warp = t.n_part * blockDim.x / WARP, tag = t.epoch + 1;
+    uint64_t got = 0;
+    v = warp_sum(v);
+    if (lane == 0) peer_store_8(t.squares + warp * 8, (uint64_t)tag << 32 | __float_as_uint(v));
+    if (lane < n_warp) {
+        while ((uint32_t)((got = peer_load_8(t.squares + lane * 8)) >> 32) != tag)
+            peer_wait_more(p, w, p.rank);
+    }
+    return warp_sum(__uint_as_float((uint32_t)got));
+}
+
+/* A row's blocks send its part to every rank and take theirs. One block alone would move 200 KB
+ * each way where eight ranks meet, at what one multiprocessor can. */
 template <int STEPS, uint32_t WORLD>
-__global__ void __launch_bounds__(NORM_THREADS, 1)
+__global__ void __launch_bounds__(WORLD == 2 ? NORM_THREADS : PART_WARPS * WARP, 1)
     one_shot_kernel(const __grid_constant__ struct reduce_args a,
                     const __grid_constant__ struct peers p)
 {
     SHARED_DYNAMIC(float, scratch);
     const struct norm_args &n = a.norm;
-    const uint32_t row = blockIdx.x;
-    const struct row_steps t = row_steps_of(n.n);
+    const uint32_t row = blockIdx.x / a.n_part, part = blockIdx.x % a.n_part;
+    const struct row_steps t = row_steps_of(n.n, part, a.n_thread);
     const size_t at = (size_t)row * n.n, stride = (size_t)n.n * 4;
     float4 v[STEPS], x[STEPS];
     if (t.first * STEPS < n.n) prefetch_l2(n.weight + t.first * STEPS);
     dependency_wait();
-    const uint32_t epoch = p.epochs[row];
+    const struct row_turn turn = row_turn_of(p, row, part, a.n_part);
     load_part<STEPS>(v, n.delta + at, t);
     const uint64_t slots =
-        p.at.one_shot + (uint64_t)((epoch % 2) * p.at.one_shot_rows + row) * WORLD * stride;
+        p.at.one_shot + (uint64_t)((turn.epoch % 2) * p.at.one_shot_rows + row) * WORLD * stride;
 #pragma unroll
     for (uint32_t k = 1; k < WORLD; k++)
         send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + slots + p.rank * stride, t);
     dependency_release();
-    struct peer_wait w = peer_wait_begin(PEER_REDUCE_NORM, a.layer, epoch, row);
+    struct peer_wait w = peer_wait_begin(PEER_REDUCE_NORM, a.layer, turn.epoch, row);
     load_steps<STEPS>(x, n.x + at, t);
-    peer_take_sums<STEPS, WORLD>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
-                                 (size_t)t.step * 4, stride, t.n, v);
-    const uint64_t end = peer_wait_end(row == 0);
+    peer_take_sums<STEPS, WORLD, 4>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
+                                    (size_t)t.step * 4, stride, t.n, v);
+    const uint64_t end = peer_wait_end(blockIdx.x == 0);
     add_residual<STEPS>(v, x, n.x + at, n.begins, t);
-    norm_row<STEPS>(n, at, v, scratch);
+    norm_row<STEPS>(
+        n, at, v, t, [&](float sum) { return row_sum(p, w, turn, sum, scratch); }, scratch);
     if (threadIdx.x != 0) return;
-    p.epochs[row] = epoch + 1;
+    row_turn_end(turn);
     peer_wait_count(p, w, end);
 }
 
@@ -156,7 +196,7 @@ owned_row_of(uint32_t block, const struct reduce_args &a, uint32_t rank, uint32_
     return o;
 }
 
-/* One block a row and role: parts to the row's owner; the owner sums, and where all want it sends
+/* A row's blocks have a role: parts to the row's owner; the owner sums, and where all want it sends
  * the sum to them, who take it. What SPREAD_BACK sends is the residual with the sum. */
 template <int STEPS, uint32_t WORLD>
 __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
@@ -166,18 +206,23 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
     SHARED_DYNAMIC(float, scratch);
     const struct norm_args &n = a.norm;
     const uint32_t n_place = TWO_SHOT_ROWS / WORLD;
-    const struct row_steps t = row_steps_of(n.n);
+    const uint32_t part = blockIdx.x % a.n_part;
+    const struct row_steps t = row_steps_of(n.n, part, a.n_thread);
     float4 v[STEPS], x[STEPS];
     dependency_release();
     dependency_wait();
-    if (a.is_met && blockIdx.x == gridDim.x - 1) return peers_meet(p, PEER_REDUCE_NORM);
-    const struct owned_row o = owned_row_of(blockIdx.x, a, p.rank, WORLD);
+    if (a.is_met && blockIdx.x / a.n_part == gridDim.x / a.n_part - 1) {
+        if (part == 0) peers_meet(p, PEER_REDUCE_NORM);
+        return;
+    }
+    const struct owned_row o = owned_row_of(blockIdx.x / a.n_part, a, p.rank, WORLD);
     if (o.role == ROLE_NONE) return;
     const bool to_all = a.spread != SPREAD_OWN, back = a.spread == SPREAD_BACK;
     const uint32_t next = (p.rank + 1) % WORLD;
     const size_t at = (size_t)o.row * n.n, stride = (size_t)n.n * 4;
-    uint32_t *const count = p.epochs + p.at.epoch_two_shot + o.owner * n_place + o.place;
-    const uint32_t epoch = *count;
+    const struct row_turn turn =
+        row_turn_of(p, p.at.one_shot_rows + o.owner * n_place + o.place, part, a.n_part);
+    const uint32_t epoch = turn.epoch;
     if (o.role != ROLE_TAKE) load_part<STEPS>(v, n.delta + at, t);
     const uint64_t slots = p.at.part + (uint64_t)((epoch % 2) * n_place + o.place) * WORLD * stride;
     const uint64_t sums = p.at.sum + (uint64_t)((epoch % 2) * TWO_SHOT_ROWS + o.row) * stride;
@@ -185,7 +230,7 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
     if (o.role == ROLE_SEND) {
         send_steps<STEPS>(v, p.base[o.owner] + slots + p.rank * stride, t);
         __syncthreads();
-        if (threadIdx.x == 0 && !to_all) *count = epoch + 1;
+        if (threadIdx.x == 0 && !to_all) row_turn_end(turn);
         return;
     }
     const bool whole = o.role == ROLE_TAKE && back; /* what comes is the residual */
@@ -198,11 +243,12 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
             if (j < t.n) v[j] = peer_take(p, w, from + (size_t)j * t.step * 4, o.owner);
         }
     } else {
-        peer_take_sums<STEPS, WORLD>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
-                                     (size_t)t.step * 4, stride, t.n, v);
+        constexpr int at_once = WORLD == 2 ? 4 : WORLD == 4 ? 2 : 1; /* there are registers for */
+        peer_take_sums<STEPS, WORLD, at_once>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
+                                              (size_t)t.step * 4, stride, t.n, v);
     }
-    const uint64_t end =
-        peer_wait_end(o.place == 0 && !a.is_met && (o.role == ROLE_OWN || o.owner == next));
+    const bool counts = o.role == ROLE_OWN || o.owner == next;
+    const uint64_t end = peer_wait_end(counts && o.place == 0 && part == 0 && !a.is_met);
 #pragma unroll
     for (uint32_t k = 1; k < WORLD && o.role == ROLE_OWN && to_all && !back; k++)
         send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + sums, t);
@@ -210,9 +256,11 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
 #pragma unroll
     for (uint32_t k = 1; k < WORLD && o.role == ROLE_OWN && back; k++)
         send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + sums, t);
-    norm_row<STEPS>(n, to_all ? at : (size_t)o.place * n.n, v, scratch);
+    norm_row<STEPS>(
+        n, to_all ? at : (size_t)o.place * n.n, v, t,
+        [&](float sum) { return row_sum(p, w, turn, sum, scratch); }, scratch);
     if (threadIdx.x != 0) return;
-    *count = epoch + 1;
+    row_turn_end(turn);
     peer_wait_count(p, w, end);
 }
 
@@ -223,11 +271,12 @@ static fathom_err launch_sum(struct cuda_backend *c, const struct reduce_args *k
     const uint32_t stage_blocks = k->chunk * (k->spread == SPREAD_OWN ? WORLD : 2 * WORLD - 1);
     const uint32_t n_stage =
         ceil_div(n_place, k->chunk) + k->lag * (k->spread == SPREAD_OWN ? 1 : 2);
-    const uint32_t by_owners = stage_blocks * n_stage;
-    const uint32_t grid = one_shot ? k->n_row : by_owners + (k->is_met ? 1 : 0);
-    return cuda_launch(c, "reduce_norm",
-                       one_shot ? one_shot_kernel<STEPS, WORLD> : two_shot_kernel<STEPS, WORLD>,
-                       dim3(grid), norm_threads(k->norm.n), WARP * sizeof(float), *k, c->peers);
+    const uint32_t by_owners = stage_blocks * n_stage + (k->is_met ? 1 : 0);
+    const uint32_t grid = (one_shot ? k->n_row : by_owners) * k->n_part;
+    const uint32_t threads = k->n_part > 1 ? PART_WARPS * WARP : k->n_thread;
+    return cuda_launch_clusters(
+        c, "reduce_norm", one_shot ? one_shot_kernel<STEPS, WORLD> : two_shot_kernel<STEPS, WORLD>,
+        dim3(grid), k->n_part, threads, WARP * sizeof(float), *k, c->peers);
 }
 
 template <int STEPS>
@@ -238,6 +287,19 @@ static fathom_err launch_world(struct cuda_backend *c, const struct reduce_args 
     case 4: return launch_sum<STEPS, 4>(c, k, one_shot);
     default: ASSERT(c->peers.world == 8); return launch_sum<STEPS, 8>(c, k, one_shot);
     }
+}
+
+/* Blocks of a row. Two ranks have little to move; many rows fill the device by themselves. */
+static uint32_t row_parts(const struct cuda_backend *c, uint32_t n_thread, uint32_t n_row,
+                          enum codes codes)
+{
+    uint32_t n_part = 1;
+    static_assert(NORM_THREADS / WARP <= ROW_PARTS_MAX, "a row's warps have a place each");
+    static_assert(NORM_THREADS <= CLUSTER_BLOCKS_MAX * PART_WARPS * WARP, "a cluster has a row");
+    if (c->peers.world == 2 || n_row > PARTS_ROWS || c->properties.major < 9) return 1;
+    if (codes == CODES_INT8_ROW) return 1; /* its scale is of the whole row */
+    while (n_part * PART_WARPS * WARP < n_thread) n_part *= 2;
+    return n_part;
 }
 
 /* Rows of the step from row0 on, their norms from row out0 on. */
@@ -266,6 +328,8 @@ fathom_err cuda_sum_norm(struct cuda_backend *c, const struct norm_args *n, uint
         k.layer = layer;
         k.n_row = n_row - row0 < TWO_SHOT_ROWS ? n_row - row0 : TWO_SHOT_ROWS;
         k.run = row_run(n_row);
+        k.n_thread = norm_threads(n->n);
+        k.n_part = row_parts(c, k.n_thread, k.n_row, n->codes);
         const uint32_t n_place = row_places(k.n_row, k.run, world);
         k.lag = n_place > OWNED_CHUNK ? 1 : 0;
         k.chunk = k.lag ? OWNED_CHUNK : n_place;

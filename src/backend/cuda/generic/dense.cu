@@ -81,28 +81,29 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
     const size_t out = (size_t)blockIdx.x * a.n;
     const size_t row =
         a.world < 2 ? out : (size_t)own_row(blockIdx.x, a.run, a.rank, a.world) * a.n;
-    const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
+    const struct row_steps t = row_steps_of(a.n, 0, blockDim.x);
     const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     float4 v[STEPS], w[STEPS];
-    DCHECK(a.n % 4 == 0 && a.n <= STEPS * step);
+    DCHECK(a.n % 4 == 0 && a.n <= STEPS * t.step);
     dependency_release();
-    if (first * STEPS < a.n) prefetch_l2(a.weight + first * STEPS);
+    if (t.first * STEPS < a.n) prefetch_l2(a.weight + t.first * STEPS);
     dependency_wait();
 #pragma unroll
     for (int j = 0; j < STEPS; j++) { /* all in flight at once */
-        uint32_t i = first + (uint32_t)j * step;
+        const uint32_t i = t.first + (uint32_t)j * t.step;
         v[j] = i < a.n && !a.begins ? *(const float4 *)(a.x + row + i) : zero;
         w[j] = i < a.n && a.delta ? *(const float4 *)(a.delta + row + i) : zero;
     }
 #pragma unroll
     for (int j = 0; j < STEPS && a.delta; j++) {
-        uint32_t i = first + (uint32_t)j * step;
+        const uint32_t i = t.first + (uint32_t)j * t.step;
         v[j] = a.begins ? w[j]
                         : make_float4(v[j].x + w[j].x, v[j].y + w[j].y, v[j].z + w[j].z,
                                       v[j].w + w[j].w);
         if (i < a.n) *(float4 *)(a.x + row + i) = v[j];
     }
-    norm_row<STEPS>(a, out, v, scratch);
+    norm_row<STEPS>(
+        a, out, v, t, [&](float sum) { return block_sum(sum, scratch); }, scratch);
 }
 
 fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)

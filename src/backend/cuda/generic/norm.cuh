@@ -48,25 +48,43 @@ static __device__ __forceinline__ void store_group(const float4 &v, uint8_t *q, 
     if (lane == 0) *scale = s;
 }
 
-/* Codes of the row that begins at value `row`, 4 values a lane: a warp holds groups of 128. */
+/* A thread's values of a row: steps of 4. */
+struct row_steps {
+    uint32_t first, step; /* values */
+    int n;                /* in the row */
+};
+
+/* Of a row of n values that n_thread threads have, `part` blocks before this one: sums are formed
+ * as those of one block with all of them. A thread behind them has nothing. */
+static __device__ __forceinline__ struct row_steps row_steps_of(uint32_t n, uint32_t part,
+                                                                uint32_t n_thread)
+{
+    const uint32_t thread = part * blockDim.x + threadIdx.x;
+    struct row_steps t = {thread * 4, n_thread * 4, 0};
+    t.n = thread < n_thread && t.first < n ? (int)((n - t.first + t.step - 1) / t.step) : 0;
+    return t;
+}
+
+/* Codes of the row that begins at value `row`, 4 values a lane: a warp holds groups of 128. A scale
+ * of the whole row needs all of it in one block. */
 template <int STEPS>
 static __device__ __forceinline__ void store_codes(const struct norm_args &a, size_t row,
-                                                   const float4 (&v)[STEPS], float *scratch)
+                                                   const float4 (&v)[STEPS],
+                                                   const struct row_steps &t, float *scratch)
 {
-    const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
     float of_row = 0.0f;
     if (a.codes == CODES_INT8_ROW) {
         uint32_t bits = 0;
 #pragma unroll
         for (int j = 0; j < STEPS; j++) {
-            if (first + (uint32_t)j * step < a.n) bits = max(bits, largest_bits(v[j]));
+            if (j < t.n) bits = max(bits, largest_bits(v[j]));
         }
         of_row = int8_scale(block_most(bits, scratch));
     }
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
-        const uint32_t i = first + (uint32_t)j * step;
-        if (i >= a.n) break;
+        const uint32_t i = t.first + (uint32_t)j * t.step;
+        if (j >= t.n) break;
         const size_t group = (row + i) / FP8_GROUP;
         uint8_t *q = a.q + group * FP8_GROUP;
         if (a.codes == CODES_FP8) {
@@ -80,25 +98,25 @@ static __device__ __forceinline__ void store_codes(const struct norm_args &a, si
 }
 
 /* out = rmsnorm(v), in the forms that the next products take, of the row that begins at value
- * `row`; scratch holds one float a warp. */
-template <int STEPS>
+ * `row`; row_sum(x) is the sum of x over all threads of the row; scratch holds one float a warp. */
+template <int STEPS, typename ROW_SUM>
 static __device__ __forceinline__ void norm_row(const struct norm_args &a, size_t row,
-                                                const float4 (&v)[STEPS], float *scratch)
+                                                const float4 (&v)[STEPS], const struct row_steps &t,
+                                                const ROW_SUM &row_sum, float *scratch)
 {
-    const uint32_t first = threadIdx.x * 4, step = blockDim.x * 4;
     float4 w[STEPS], o[STEPS];
     float sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
-        const uint32_t i = first + (uint32_t)j * step;
         sum += v[j].x * v[j].x + v[j].y * v[j].y + v[j].z * v[j].z + v[j].w * v[j].w;
-        w[j] = i < a.n ? *(const float4 *)(a.weight + i) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        w[j] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (j < t.n) w[j] = *(const float4 *)(a.weight + t.first + (uint32_t)j * t.step);
     }
-    const float r = rsqrtf(block_sum(sum, scratch) / (float)a.n + a.eps);
+    const float r = rsqrtf(row_sum(sum) / (float)a.n + a.eps);
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
-        const uint32_t i = first + (uint32_t)j * step;
-        if (i >= a.n) break;
+        const uint32_t i = t.first + (uint32_t)j * t.step;
+        if (j >= t.n) break;
         o[j] = make_float4(v[j].x * r * w[j].x, v[j].y * r * w[j].y, v[j].z * r * w[j].z,
                            v[j].w * r * w[j].w);
         if (a.f) *(float4 *)(a.f + row + i) = o[j];
@@ -106,7 +124,7 @@ static __device__ __forceinline__ void norm_row(const struct norm_args &a, size_
             *(uint2 *)(a.h + row + i) =
                 make_uint2(pack_bf16(o[j].x, o[j].y), pack_bf16(o[j].z, o[j].w));
     }
-    if (a.q) store_codes(a, row, o, scratch);
+    if (a.q) store_codes(a, row, o, t, scratch);
 }
 
 #endif
