@@ -436,7 +436,7 @@ static void test_int8_inputs(void **state)
             op_close("int8 query", got + (size_t)t * width, want + (size_t)t * width,
                      f.c.n_head * KV_ROW, 4 * op_tolerance(ACT_FP8));
         }
-        check_chunks(&f, 17, got, image);
+        check_chunks(&f, 2, 17, got, image);
         mem_free(want);
         mem_free(got);
         close_front(&f);
