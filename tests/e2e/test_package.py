@@ -21,7 +21,8 @@ FATHOM = os.path.abspath(sys.argv.pop(1))
 BUILD = os.path.dirname(FATHOM)
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BARE = os.path.join(os.path.dirname(BUILD), "debian12")
-HOLD_PROC = 'mount -t proc proc "$0/proc" && exec chroot "$0" "$@"'
+HOLD_PROC = ('mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && '
+             'exec chroot "$0" "$@"')
 
 
 def skip(why):
@@ -52,6 +53,8 @@ class Package(unittest.TestCase):
         cls.chroot = tempfile.mkdtemp(dir=os.path.dirname(BARE))
         cls.addClassCleanup(shutil.rmtree, cls.chroot, ignore_errors=True)
         subprocess.run(["cp", "-a", BARE + "/.", cls.chroot], check=True)
+        for folder in ("dev", "proc"):
+            os.makedirs(os.path.join(cls.chroot, folder), exist_ok=True)
         packages = os.path.join(cls.chroot, "root")
         made = subprocess.run([os.path.join(ROOT, "tools/deb"), BUILD, packages], text=True,
                               capture_output=True, check=True).stdout.strip()
