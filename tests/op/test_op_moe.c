@@ -133,7 +133,8 @@ static void test_every_form(void **state)
     }
 }
 
-/* Inputs are int8 codes: what is left are values on either side of a code's boundary. */
+/* Inputs are int8 codes: what is left are values on either side of a code's boundary, and experts'
+ * rows that a GPU may round to bf16, by 2^-9 at most. */
 static void test_int8_inputs(void **state)
 {
     (void)state;
@@ -156,7 +157,7 @@ static void test_int8_inputs(void **state)
         struct moe_case kd = {rig_moe(&dev, &tensors), x, route};
         float *want = run(&ref, &kr, x, N);
         float *got = run(&dev, &kd, x, N);
-        op_close("int8 inputs", got, want, (size_t)N * c.hidden, 1e-3);
+        op_close("int8 inputs", got, want, (size_t)N * c.hidden, op_is_cuda() ? 3e-3 : 1e-3);
         op_check_rows("int8 inputs", &dev, run, &kd, x, got, N, c.hidden, c.hidden);
         mem_free(want);
         mem_free(got);

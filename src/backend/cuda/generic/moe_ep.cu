@@ -306,7 +306,9 @@ static fathom_err bring_back(struct cuda_backend *c, const struct ep_args *k)
                        0, *k, c->ep, rows);
 }
 
-/* The input of own rows from row0 on, in the one form that the experts take, and of all tokens. */
+/* The input of own rows from row0 on, in one form that the experts take, and of all tokens. The
+ * form goes by the weights alone, for a rank may have no rows; int8 codes are made where values
+ * come. */
 static void name_input(const struct cuda_backend *c, const struct moe_ep_args *a, uint32_t row0,
                        struct ep_args *k, struct act *x)
 {
@@ -323,6 +325,7 @@ static void name_input(const struct cuda_backend *c, const struct moe_ep_args *a
                                   n / FP8_GROUP * 4};
         x->q = (const uint8_t *)to;
         x->scale = (const float *)scale;
+        x->codes = CODES_FP8;
     } else if (cuda_wants_bf16(c, up) && a->x->h) {
         k->array[k->n_array++] = {(const char *)(a->x->h + at), to, n * 2};
         x->h = (const bf16 *)to;
