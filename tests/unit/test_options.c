@@ -204,7 +204,7 @@ static void commands_have_one_word_or_two(void **state)
     assert_int_equal(n_used, 1);
     assert_int_equal(command_names(&names, "bench"), FATHOM_OK);
     assert_string_equal(buf_str(&names),
-                        "latency, kernels, throughput, serve, sweep, transfer, report");
+                        "latency, kernels, throughput, serve, sweep, transfer, router, report");
     buf_clear(&names);
     assert_int_equal(command_names(&names, "benc"), FATHOM_OK);
     assert_int_equal(names.len, 0);
