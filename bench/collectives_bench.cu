@@ -182,6 +182,7 @@ static void enqueue_own(const struct rank *r, uint32_t n_row)
     n.f = r->out->f;
     n.h = r->out->h;
     n.q = r->out->q;
+    n.codes = CODES_FP8;
     n.scale = r->out->scale;
     n.n = HIDDEN;
     n.eps = 1e-6f;

@@ -183,6 +183,7 @@ fathom_err norm_own(rank &k, uint32_t n_row)
     n.h = k.out->h;
     n.q = k.out->q;
     n.scale = k.out->scale;
+    n.codes = k.out->q ? CODES_FP8 : CODES_NONE;
     n.n = hidden;
     n.begins = true; /* a row's owner changes with the number of rows, and so who has its residual */
     n.eps = cuda_of(k.b)->c.norm_eps;
