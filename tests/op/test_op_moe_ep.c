@@ -436,7 +436,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(ranks_in_different_layers_part), /* the last: GPUs do not look at layers */
     };
     const bool is_cuda = argc > 1 && strncmp(argv[1], "cuda", 4) == 0;
-#ifdef FATHOM_SIM_BACKENDS
+#ifdef FATHOM_TESTS_SIMT_FAULT_H
     simt_set_devices(WORLD_MAX);
 #endif
     while (is_cuda && strcmp(argv[1], "cuda") == 0 && world_max > (uint32_t)backend_cuda_count())
