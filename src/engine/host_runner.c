@@ -100,10 +100,19 @@ static fathom_err tell(struct host_runner *r, uint32_t kind, const struct step *
     return FATHOM_OK;
 }
 
+/* Steps of lanes know the largest of all hosts. */
+static const struct step *keep_steps(struct host_runner *r, const struct step *steps)
+{
+    if (r->base.n_lane < 2) return steps;
+    step_runner_put_lanes(r->steps, steps, r->base.n_lane);
+    return r->steps;
+}
+
 static fathom_err launch(struct step_runner *base, const struct step *steps)
 {
     struct host_runner *r = runner_of(base);
     ASSERT(base->host == r->ranks->host);
+    steps = keep_steps(r, steps);
     TRY(tell(r, WORK_LAUNCH, steps));
     return r->ranks->ops->launch(r->ranks, steps);
 }
@@ -111,10 +120,10 @@ static fathom_err launch(struct step_runner *base, const struct step *steps)
 static fathom_err draw(struct step_runner *base, const struct step *steps)
 {
     struct host_runner *r = runner_of(base);
+    steps = keep_steps(r, steps);
     TRY(tell(r, WORK_DRAW, steps));
     TRY(r->ranks->ops->draw(r->ranks, steps));
     if (r->lanes->stages) push_flight(&r->flights, r->block);
-    if (base->n_lane > 1) memcpy(r->steps, steps, base->n_lane * sizeof *steps);
     return FATHOM_OK;
 }
 

@@ -253,20 +253,6 @@ static void await_rank(struct rank_group *g, struct rank *r, uint64_t n)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Each lane's step knows the rows of the largest. */
-static void put_lanes(struct step *to, const struct step *steps, uint32_t n)
-{
-    uint32_t n_most = 1;
-    ASSERT(n > 1);
-    for (uint32_t i = 0; i < n; i++) {
-        if (steps[i].batch.n_token > n_most) n_most = steps[i].batch.n_token;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        to[i] = steps[i];
-        to[i].batch.n_most = n_most;
-    }
-}
-
 /* steps: a launch's or draw's, as many as there are lanes; else NULL. */
 static void tell_steps(struct rank_group *g, const struct command *c, const struct step *steps)
 {
@@ -274,7 +260,7 @@ static void tell_steps(struct rank_group *g, const struct command *c, const stru
     for (uint32_t i = 0; n >= RING && i < g->n_rank; i++) await_rank(g, &g->ranks[i], n - RING + 1);
     g->ring[n % RING] = *c;
     if (steps && g->steps)
-        put_lanes(&g->steps[n % RING * g->n_rank], steps, g->n_rank);
+        step_runner_put_lanes(&g->steps[n % RING * g->n_rank], steps, g->n_rank);
     else if (steps)
         g->ring[n % RING].step = *steps;
     raise_to(g, &g->n_told, n + 1, &g->told);

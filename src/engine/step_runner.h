@@ -132,4 +132,20 @@ static inline void *step_runner_host(const struct step_runner *r, uint32_t i)
     return r->n_lane > 1 ? r->hosts[i] : r->host;
 }
 
+/* step_runner_put_lanes - to[i] is steps[i], and knows the rows of the largest of them; 1 where
+ * none has rows. Needs: n > 1 */
+static inline void step_runner_put_lanes(struct step *to, const struct step *steps, uint32_t n)
+{
+    uint32_t n_most = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct batch_shape *b = &steps[i].batch; /* n_most: of lanes on other hosts too */
+        const uint32_t most = b->n_most > b->n_token ? b->n_most : b->n_token;
+        if (most > n_most) n_most = most;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        to[i] = steps[i];
+        to[i].batch.n_most = n_most;
+    }
+}
+
 #endif

@@ -144,7 +144,7 @@ class Cli(unittest.TestCase):
         self.assertIn("--max-num-seqs", run("serve", "--help=max_num")[0])
         self.assertIn("no option", run("serve", "--help=nonsense", status=2)[1])
         family = run("bench", "--help")[0]
-        self.assertEqual(len(re.findall(r"^  fathom bench ", family, re.M)), 7)
+        self.assertEqual(len(re.findall(r"^  fathom bench ", family, re.M)), 8)
         self.assertNotIn("fathom serve ", family)
         self.assertEqual(run("help", "bench")[0], family)
         self.assertIn("--num-iters", run("help", "bench", "latency")[0])
