@@ -15,6 +15,7 @@
 #include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/generic/norm.cuh"
 #include "cuda_call.cuh"
+#include "ranks_train.cuh"
 
 enum { HIDDEN = 7168, ROWS_MAX = 4096, N_SIZE = 8, REPEATS = 5 };
 
@@ -50,17 +51,9 @@ struct setup {
     float *x, *part[PEERS_MAX];
 };
 
-static void check(fathom_err err, const struct backend *b, const char *what)
-{
-    if (!err) return;
-    fprintf(stderr, "%s: %s %s\n", what, fathom_err_name(err),
-            b ? b->ops->fault((struct backend *)b) : "");
-    exit(1);
-}
-
 static void bind(const struct rank *r)
 {
-    check(r->b->ops->bind_thread(r->b), r->b, "bind");
+    bind_gpu(r->b);
 }
 
 static float value(uint64_t i)
@@ -241,29 +234,14 @@ static double time_train(struct setup *s, enum what what, uint32_t n_row)
     }
     for (int i = 0; i < n_call; i++) enqueue(s, what, n_row);
     end_trains(s);
+    struct ranks_train trains[PEERS_MAX];
+    for (uint32_t r = 0; r < s->n; r++) trains[r] = {s->ranks[r].b, s->ranks[r].train};
     for (int k = 0; k < REPEATS; k++) {
-        double worst = 0.0;
         if (what != ALONE) enqueue(s, what, n_row); /* all have come */
-        for (uint32_t r = 0; r < s->n; r++) {
-            const struct rank *q = &s->ranks[r];
-            bind(q);
-            check(q->b->ops->fence_record(q->b, 0), q->b, "fence");
-            check(q->b->ops->graph_launch(q->b, q->train), q->b, "graph");
-            check(q->b->ops->fence_record(q->b, 1), q->b, "fence");
-        }
-        for (uint32_t r = 0; r < s->n; r++) {
-            const struct rank *q = &s->ranks[r];
-            double us = 0.0;
-            bind(q);
-            check(q->b->ops->fence_elapsed(q->b, 0, 1, &us), q->b, "train");
-            worst = us > worst ? us : worst;
-        }
-        best = worst < best ? worst : best;
+        const double us = ranks_train_us(trains, s->n);
+        best = us < best ? us : best;
     }
-    for (uint32_t r = 0; r < s->n; r++) {
-        bind(&s->ranks[r]);
-        s->ranks[r].b->ops->graph_destroy(s->ranks[r].b, s->ranks[r].train);
-    }
+    ranks_train_destroy(trains, s->n);
     return best / n_call;
 }
 

@@ -15,6 +15,7 @@
 
 #include "backend/cuda/generic/moe.cuh"
 #include "cuda_call.cuh"
+#include "ranks_train.cuh"
 
 enum {
     HIDDEN = 7168,
@@ -49,17 +50,9 @@ struct setup {
     float *x, *routes; /* [n][ROWS_MAX] of rows */
 };
 
-static void check(fathom_err err, const struct backend *b, const char *what)
-{
-    if (!err) return;
-    fprintf(stderr, "%s: %s %s\n", what, fathom_err_name(err),
-            b ? b->ops->fault((struct backend *)b) : "");
-    exit(1);
-}
-
 static void bind(const struct rank *r)
 {
-    check(r->b->ops->bind_thread(r->b), r->b, "bind");
+    bind_gpu(r->b);
 }
 
 static uint64_t mix(uint64_t i)
@@ -275,32 +268,17 @@ static double time_train(struct setup *s, bool has_experts, uint32_t n_row)
         for (int i = 0; i < N_CALL; i++) enqueue(q, has_experts, n_row, n_row);
         check(q->b->ops->graph_end(q->b, &s->ranks[r].train), q->b, "graph");
     }
+    struct ranks_train trains[PEERS_MAX];
+    for (uint32_t r = 0; r < s->n; r++) trains[r] = {s->ranks[r].b, s->ranks[r].train};
     for (int k = 0; k < REPEATS; k++) {
-        double worst = 0.0;
         for (uint32_t r = 0; r < s->n; r++) { /* all have come */
             bind(&s->ranks[r]);
             enqueue(&s->ranks[r], has_experts, n_row, n_row);
         }
-        for (uint32_t r = 0; r < s->n; r++) {
-            const struct rank *q = &s->ranks[r];
-            bind(q);
-            check(q->b->ops->fence_record(q->b, 0), q->b, "fence");
-            check(q->b->ops->graph_launch(q->b, q->train), q->b, "graph");
-            check(q->b->ops->fence_record(q->b, 1), q->b, "fence");
-        }
-        for (uint32_t r = 0; r < s->n; r++) {
-            const struct rank *q = &s->ranks[r];
-            double us = 0.0;
-            bind(q);
-            check(q->b->ops->fence_elapsed(q->b, 0, 1, &us), q->b, "train");
-            worst = us > worst ? us : worst;
-        }
-        best = worst < best ? worst : best;
+        const double us = ranks_train_us(trains, s->n);
+        best = us < best ? us : best;
     }
-    for (uint32_t r = 0; r < s->n; r++) {
-        bind(&s->ranks[r]);
-        s->ranks[r].b->ops->graph_destroy(s->ranks[r].b, s->ranks[r].train);
-    }
+    ranks_train_destroy(trains, s->n);
     return best / N_CALL;
 }
 
