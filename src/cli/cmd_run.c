@@ -76,8 +76,7 @@ static fathom_err answer_prompt(struct dialog *c, const char *prompt, fathom_dia
     return err;
 }
 
-/* Ctrl-C ends an answer. At the prompt it does nothing, so that one that comes a moment late does
- * not end the chat. */
+/* Ctrl-C ends an answer. One that comes a moment after the answer has ended does nothing. */
 static void interrupt_answer(void *dialog, int number)
 {
     (void)number;

@@ -195,8 +195,8 @@ static fathom_err act_help(struct dialog *c, const char *argument, fathom_diag *
         (void)snprintf(name, sizeof name, "/%s %s", commands[i].name, commands[i].argument);
         fprintf(stderr, "%-20s %s\n", name, commands[i].help);
     }
-    fprintf(stderr, "Ctrl-C ends an answer. A line that ends in \\ goes on in the next one; a line "
-                    "of \"\"\" begins and ends a text of several lines.\n");
+    fprintf(stderr, "Ctrl-C ends an answer, or empties the line. A line that ends in \\ goes on in "
+                    "the next one; a line of \"\"\" begins and ends a text of several lines.\n");
     return FATHOM_OK;
 }
 

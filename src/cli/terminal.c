@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <histedit.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,6 +44,23 @@ static unsigned char complete(EditLine *el, int key)
     buf_free(&rest);
     if (inserted) return n_found == 1 ? CC_REFRESH : CC_REFRESH_BEEP;
     return CC_ERROR;
+}
+
+static unsigned char suspend(EditLine *el, int key)
+{
+    (void)el, (void)key;
+    (void)raise(SIGTSTP); /* the library's handler gives the terminal back and takes it again */
+    return CC_REDISPLAY;
+}
+
+/* While a line is edited, Ctrl-C and Ctrl-Z are keys and no signals: a signal is taken on another
+ * thread, and one sent at the prompt could come when the next answer has begun. */
+static void bind_signals(EditLine *el)
+{
+    (void)el_set(el, EL_SETTY, "-d", "-isig", NULL);
+    (void)el_set(el, EL_BIND, "^C", "em-kill-line", NULL);
+    (void)el_set(el, EL_ADDFN, "suspend", "stop until the shell goes on with it", suspend);
+    (void)el_set(el, EL_BIND, "^Z", "suspend", NULL);
 }
 
 /* Makes the folders of a path, each for the user alone. */
@@ -104,6 +122,7 @@ fathom_err terminal_open(struct terminal **out, const char *path, fathom_diag *d
     (void)el_set(t->el, EL_ADDFN, "complete", "complete a command", complete);
     (void)el_set(t->el, EL_BIND, "^I", "complete", NULL);
     (void)el_set(t->el, EL_BIND, "^R", "em-inc-search-prev", NULL);
+    bind_signals(t->el);
     read_history(t);
     *out = t;
     return FATHOM_OK;

@@ -100,20 +100,15 @@ class Terminal:
         """Until a line is being edited: earlier the terminal takes special keys for itself."""
         wait_until(lambda: not termios.tcgetattr(self.fd)[3] & termios.ICANON)
 
-    def interrupt(self):
-        """Ctrl-C. What is typed while it is handled is dropped: a character that is erased again is
-        typed until it is seen."""
+    def is_cut_off(self, message):
+        """Ctrl-C when its answer has begun; false when the answer came to its end before."""
+        self.until("> ")
         self.until_edited()
-        os.write(self.fd, b"\x03")
-        end = time.monotonic() + HANG_S
-        while True:
-            self.until_edited()
-            os.write(self.fd, b"\x15#")
-            if self.comes("#", 1):
-                break
-            if time.monotonic() > end:
-                raise AssertionError("nothing can be typed after Ctrl-C:\n" + self.seen)
-        os.write(self.fd, b"\x15")
+        at = self.at
+        self.until("\x1b[2m", message + "\n")
+        self.until("context ", "\x03")
+        self.until("\n")
+        return "interrupted" in self.seen[at:self.at]
 
     def leave(self):
         """Ctrl-D at the next prompt."""
@@ -450,16 +445,18 @@ class Cli(unittest.TestCase):
             terminal.until("/nothink", "/help\n")
             terminal.until("thinking is on", "/thi\t\n")
             terminal.until("> ")
-            terminal.interrupt()
-            terminal.until(". ", "How much is \\\n")
+            terminal.until_edited()
+            terminal.until(". ", "This goes\x03How much is \\\n")
             terminal.until("tokens/s", "2 plus 3?\n")
             self.assertIn("\x1b[2m", terminal.seen)
+            self.assertNotIn("interrupted", terminal.seen)
+            self.assertTrue(any(terminal.is_cut_off("A story") for _ in range(20)), terminal.seen)
             self.assertEqual(terminal.leave(), 0)
             history = os.path.join(home, ".local/state/fathom/history")
             self.assertEqual(os.stat(history).st_mode & 0o777, 0o600)
             again = Terminal(home)
             again.until("> ")
-            again.until("2 plus 3?", "\x1b[A")
+            again.until("2 plus 3?", "\x1b[A\x1b[A")
             again.until("tokens/s", "\n")
             self.assertEqual(again.leave(), 0)
 
