@@ -63,27 +63,6 @@ static float value(uint64_t i)
     return (float)(int32_t)(v >> 32) * 0x1p-31f;
 }
 
-static void configure(struct backend_config *c, uint32_t rank, uint32_t n)
-{
-    memset(c, 0, sizeof *c);
-    c->act = ACT_FP8;
-    c->hidden = HIDDEN;
-    c->n_head = 16;
-    c->q_lora_rank = 1536;
-    c->nope_dim = c->v_dim = 128;
-    c->softmax_scale = 0.1f;
-    c->norm_eps = 1e-6f;
-    c->dense_inner = 256;
-    c->n_vocab = 1024;
-    kv_layout_init(&c->kv, KV_TYPE_BF16, 1, false);
-    c->max_token = ROWS_MAX;
-    c->max_request = c->max_logit_row = 64;
-    c->max_context = 4096;
-    c->device = (int)rank;
-    c->parallel.tp.rank = rank;
-    c->parallel.tp.size = n;
-}
-
 static void open_rank(struct rank *r, uint32_t rank, uint32_t n)
 {
     struct backend_config c;
@@ -91,7 +70,9 @@ static void open_rank(struct rank *r, uint32_t rank, uint32_t n)
     struct tensor_view weight = {};
     static float ones[HIDDEN];
     for (int i = 0; i < HIDDEN; i++) ones[i] = 1.0f;
-    configure(&c, rank, n);
+    ranks_config(&c, rank, ROWS_MAX);
+    c.parallel.tp.rank = rank;
+    c.parallel.tp.size = n;
     if (backend_cuda_create(&r->b, &c, &d)) {
         fprintf(stderr, "%s\n", d.text);
         exit(1);

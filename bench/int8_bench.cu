@@ -19,12 +19,7 @@ enum { REPEAT = 20, REPLAYS = 9, COPY_BYTES = 200 << 20 };
 
 static struct sm90_limits find_limits(void)
 {
-    struct sm90_limits limits = {};
-    int n_sm = 0;
-    CUDA(cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, 0));
-    limits.n_sm = (uint32_t)n_sm;
-    CUDA(product_few_init(&limits));
-    CUDA(product_fp8_sm90_init());
+    struct sm90_limits limits = base_limits();
     CUDA(product_int8_sm90_init());
     return limits;
 }

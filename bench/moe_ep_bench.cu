@@ -71,15 +71,7 @@ static float value(uint64_t i)
 
 static void configure(struct backend_config *c, uint32_t rank, uint32_t n)
 {
-    memset(c, 0, sizeof *c);
-    c->act = ACT_FP8;
-    c->hidden = HIDDEN;
-    c->n_head = 16;
-    c->q_lora_rank = 1536;
-    c->nope_dim = c->v_dim = 128;
-    c->softmax_scale = 0.1f;
-    c->norm_eps = 1e-6f;
-    c->dense_inner = 256;
+    ranks_config(c, rank, n * ROWS_MAX);
     c->n_expert = N_EXPERT;
     c->n_expert_used = N_USED;
     c->n_group = N_GROUP;
@@ -87,12 +79,6 @@ static void configure(struct backend_config *c, uint32_t rank, uint32_t n)
     c->moe_inner = c->shared_inner = INNER;
     c->norm_topk = true;
     c->routed_scale = 2.5f;
-    c->n_vocab = 1024;
-    kv_layout_init(&c->kv, KV_TYPE_BF16, 1, false);
-    c->max_token = n * ROWS_MAX;
-    c->max_request = c->max_logit_row = 64;
-    c->max_context = 4096;
-    c->device = (int)rank;
     c->parallel = parallel_one();
     c->parallel.dp.rank = rank;
     c->parallel.dp.size = n;

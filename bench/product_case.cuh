@@ -25,6 +25,18 @@ __attribute__((weak)) fathom_err cuda_check(struct cuda_backend *c, cudaError_t 
     return FATHOM_EDEVICE;
 }
 
+/* The device's limits, of a product for few rows and one for many. */
+static struct sm90_limits base_limits(void)
+{
+    struct sm90_limits limits = {};
+    int n_sm = 0;
+    CUDA(cudaDeviceGetAttribute(&n_sm, cudaDevAttrMultiProcessorCount, 0));
+    limits.n_sm = (uint32_t)n_sm;
+    CUDA(product_few_init(&limits));
+    CUDA(product_fp8_sm90_init());
+    return limits;
+}
+
 static void *device_bytes(size_t n)
 {
     void *p = NULL;

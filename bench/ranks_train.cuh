@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 extern "C" {
 #include "backend/backend.h"
@@ -22,6 +23,26 @@ static inline void check(fathom_err err, const struct backend *b, const char *wh
 static inline void bind_gpu(struct backend *b)
 {
     check(b->ops->bind_thread(b), b, "bind");
+}
+
+/* ranks_config - a rank of V3's widths without experts; the layout over ranks is the caller's */
+static inline void ranks_config(struct backend_config *c, uint32_t rank, uint32_t max_token)
+{
+    memset(c, 0, sizeof *c);
+    c->act = ACT_FP8;
+    c->hidden = 7168;
+    c->n_head = 16;
+    c->q_lora_rank = 1536;
+    c->nope_dim = c->v_dim = 128;
+    c->softmax_scale = 0.1f;
+    c->norm_eps = 1e-6f;
+    c->dense_inner = 256;
+    c->n_vocab = 1024;
+    kv_layout_init(&c->kv, KV_TYPE_BF16, 1, false);
+    c->max_token = max_token;
+    c->max_request = c->max_logit_row = 64;
+    c->max_context = 4096;
+    c->device = (int)rank;
 }
 
 struct ranks_train {

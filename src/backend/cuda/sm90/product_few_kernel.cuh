@@ -4,23 +4,15 @@
  *
  * Weights are the 64-row operand of the warpgroup products, rows of input the N columns. A block
  * makes tiles of 64 outputs, for one part of K (k_parts.h) or for all: its last warp fills a ring
- * of stages, one stage a K line, its first four multiply. With few tiles the parts of
- * each are the blocks of a cluster: each block sends each of the others the part of its sums that
- * the other one adds up and writes. With many tiles a block makes all parts of its own, one after
- * the other. Lines are summed, scaled and added as in product_fp8.cu, and an element of the tensor
- * cores' sum does not depend on the shape of the product, so the bits are the same.
+ * of stages, one stage a K line (product_few_load.cuh), its first four multiply. With few tiles the
+ * parts of each are the blocks of a cluster: each block sends each of the others the part of its
+ * sums that the other one adds up and writes. With many tiles a block makes all parts of its own,
+ * one after the other. Lines are summed, scaled and added as in product_fp8.cu, and an element of
+ * the tensor cores' sum does not depend on the shape of the product, so the bits are the same.
  *
  * U4 weights (G groups of a K line have scales of their own; G is none for others) come to the
  * tensor cores from registers, as u4.cuh makes their codes. A stage has scales and zeros behind its
  * codes. Int8 with scales of rows is summed over all of K in integers.
- *
- * Weights do not change: those of a plain product, and of the expert that every token takes, are
- * requested before the kernel waits for the one in front of it.
- *
- * A stage goes round:
- *
- *   empty --- all copies issued; full: 1 + 32 arrivals and the bytes ---> full
- *   full ---- read by the four warps ---> empty
  *
  * The sums of item i are in parts[i % 2], and their bytes count at ready[i % 2]. A block sends sums
  * of item i + 1 after its warps have read those of i, which they say at `read`; so whoever has got
@@ -30,33 +22,7 @@
 
 #include <type_traits>
 
-#include "backend/cuda/k_parts.h"
-#include "backend/cuda/sm90/stage.cuh"
-#include "backend/cuda/sm90/u4.cuh"
-
-enum {
-    BM = TILE_ROWS, /* outputs of a tile */
-    CONSUMERS = 128,
-    CONSUMER_WARPS = CONSUMERS / WARP,
-    THREADS = CONSUMERS + WARP,
-    STAGES_MAX = 8,
-    SPLIT_STAGES_MIN = 2, /* of a block that makes one part of K of one tile */
-    ALONE_STAGES_MIN = 6, /* and of one that makes all of them */
-    UNITS = 8,            /* eighths of a tile: what a block of a cluster of 8 adds up */
-    RUN_K_LINES = 8,      /* K lines that one lookup of a task's rows should last for */
-    ALONE_TILES = 2,      /* tiles a multiprocessor from which on no K is shared */
-    SM_BYTES = 228 << 10,
-    BLOCK_BYTES = 1 << 10, /* what the device keeps for itself of each block's shared memory */
-    ALIGN_BYTES = 1024,
-};
-static_assert(SM_BYTES - BLOCK_BYTES == SHARED_MAX, "shared memory of a block");
-static_assert((int)UNITS == (int)CLUSTER_BLOCKS_MAX && UNITS * 8 == BM, "an eighth has 8 outputs");
-static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile has one scale");
-static_assert(SPLIT_STAGES_MIN <= ALONE_STAGES_MIN && ALONE_STAGES_MIN <= STAGES_MAX, "rings");
-static_assert(1u << (FEW_K_PARTS - 1) == UNITS, "clusters of 1, 2, 4, 8 blocks");
-
-/* What weights are, in the place of a number of groups. */
-enum { FEW_FP8 = 0, FEW_INT8 = -1, FEW_INT8_ROW = -2 };
+#include "backend/cuda/sm90/product_few_load.cuh"
 
 /* What is summed: values, or codes over all of K. */
 template <int G> struct few_sum {
@@ -85,238 +51,6 @@ static __device__ __forceinline__ void add_bits(float &sum, float bits)
 static __device__ __forceinline__ void add_bits(int &sum, float bits)
 {
     sum += (int)__float_as_uint(bits);
-}
-
-/* The start of a block's shared memory; sums for the cluster's exchange and the ring follow. */
-template <int N> struct alignas(ALIGN_BYTES) few_shared {
-    float in_scale[STAGES_MAX][N];
-    float w_scale[STAGES_MAX];
-    uint64_t full[STAGES_MAX];
-    uint64_t empty[STAGES_MAX];
-    uint64_t ready[2];
-    uint64_t read;
-};
-
-/* Eighth u of a tile has outputs 8 u to 8 u + 7. Sums lie as lanes hold them: [K part][eighth of
- * this block][group of 8 rows][lane], two values each. */
-template <int N> struct few_parts {
-    float2 sum[UNITS * N / 8 * WARP];
-};
-
-template <int N, int G> struct few_stage {
-    static constexpr int W_BYTES = G > 0 ? PACK4_CODE_BYTES + G *PACK4_ROWS * 5 : BM *K_LINE_BYTES;
-    uint8_t w[(W_BYTES + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES];
-    uint8_t in[N * K_LINE_BYTES];
-    static_assert(sizeof w % ALIGN_BYTES == 0 && N * K_LINE_BYTES % ALIGN_BYTES == 0,
-                  "atoms of operands");
-};
-
-struct few_work {
-    CUtensorMap in_map; /* plain only */
-    struct product_args a;
-    struct u4_form u4; /* of U4 weights */
-    uint32_t n_k_line;
-    uint32_t n_k_part;
-    uint32_t cluster_size; /* blocks of a cluster: n_share or 1 */
-    uint32_t n_stage;
-    uint32_t n_part; /* 0: no cluster; 1: at most one item a cluster; 2 */
-    uint32_t n_col_tile;
-    uint32_t n_row_tile; /* plain */
-    uint32_t run_cols;   /* column tiles of a run */
-};
-
-/* A block's view of its shared memory. */
-template <int N, int G> struct few_block {
-    struct few_shared<N> *s;
-    struct few_parts<N> *parts;
-    struct few_stage<N, G> *stages;
-    uint32_t cluster_rank;
-};
-
-struct few_ring {
-    uint32_t stage;
-    uint32_t parity;
-};
-
-static __device__ __forceinline__ void advance(struct few_ring &r, uint32_t n_stage)
-{
-    if (++r.stage == n_stage) {
-        r.stage = 0;
-        r.parity ^= 1;
-    }
-}
-
-/* A run: column tiles of one row tile, one after the other. */
-struct few_run {
-    int row_tile;
-    uint32_t col;
-    uint32_t col_end;
-};
-
-template <bool MAPPED>
-static __device__ __forceinline__ uint32_t run_count(const struct few_work &w)
-{
-    uint32_t n_row = MAPPED ? (uint32_t)*w.a.n_task : w.n_row_tile;
-    return n_row * ceil_div(w.n_col_tile, w.run_cols);
-}
-
-/* Mapped: the columns of a task one after the other. Plain: all rows of a column tile at once,
- * which have its weights in common. */
-template <bool MAPPED>
-static __device__ __forceinline__ struct few_run run_at(const struct few_work &w, uint32_t i)
-{
-    const uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols);
-    const uint32_t col = MAPPED ? i % n_col : i / w.n_row_tile;
-    struct few_run r;
-    r.row_tile = (int)(MAPPED ? i / n_col : i % w.n_row_tile);
-    r.col = col * w.run_cols;
-    r.col_end = min(r.col + w.run_cols, w.n_col_tile);
-    return r;
-}
-
-/* ---- the warp that loads ---- */
-
-enum { GATHER_ROWS = WARP / K_LINE_PIECES };
-
-/* What a lane copies: piece lane % LINE_PIECES of row lane / LINE_PIECES and of every GATHER_ROWS
- * rows on; the scales of row `lane` and of every WARP rows on. */
-template <int N> struct few_gather {
-    uint32_t from[N / GATHER_ROWS];            /* in pieces from a.q */
-    const float *scale[(N + WARP - 1) / WARP]; /* NULL: no such row */
-    int n;                                     /* rows */
-};
-
-template <int N, bool MAPPED>
-static __device__ __forceinline__ void gather_of(struct few_gather<N> &g, const struct few_work &w,
-                                                 const struct product_rows &rows)
-{
-    const int lane = (int)threadIdx.x % WARP, last = rows.n - 1;
-    static_assert(N % GATHER_ROWS == 0, "lanes copy equally many rows");
-    DCHECK(rows.n >= 1 && rows.n <= N);
-    g.n = rows.n;
-    if (MAPPED) {
-#pragma unroll
-        for (int i = 0; i < N / GATHER_ROWS; i++) {
-            const int row = in_row(w.a, rows, min(lane / K_LINE_PIECES + i * GATHER_ROWS, last));
-            g.from[i] = (uint32_t)row * (w.a.k / PIECE_BYTES) + (uint32_t)(lane % K_LINE_PIECES);
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
-        const int at = lane + i * WARP;
-        g.scale[i] = NULL;
-        if (at < rows.n) g.scale[i] = w.a.q_scale + (size_t)in_row(w.a, rows, at) * w.n_k_line;
-    }
-}
-
-template <int N>
-static __device__ __forceinline__ void gather_k_line(const struct few_work &w,
-                                                     const struct few_gather<N> &g, uint32_t dst,
-                                                     uint32_t k_line)
-{
-    const int lane = (int)threadIdx.x % WARP, first = lane / K_LINE_PIECES;
-#pragma unroll
-    for (int i = 0; i < N / GATHER_ROWS; i++) {
-        const int row = first + i * GATHER_ROWS;
-        if (row >= g.n) break;
-        const uint8_t *src =
-            w.a.q + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
-        const int place = (lane % K_LINE_PIECES) ^ (row & 7);
-        cp_async_16(dst + (uint32_t)(row * K_LINE_BYTES + place * PIECE_BYTES), src, true);
-    }
-}
-
-template <int N, bool MAPPED, int G>
-static __device__ __forceinline__ void load_weights(const struct few_work &w,
-                                                    const struct few_block<N, G> &b, uint32_t stage,
-                                                    uint32_t k_line, uint32_t col, int expert)
-{
-    const uint32_t full = smem_address(&b.s->full[stage]), dst = smem_address(b.stages[stage].w);
-    const uint32_t tile_bytes = G > 0 ? w.a.pack.tile_bytes : (uint32_t)TILE_BYTES;
-    const char *from = (const char *)w.a.w + (size_t)expert * w.a.w_stride;
-    DCHECK(stage < w.n_stage && k_line < w.n_k_line && col < w.n_col_tile && expert >= 0);
-    mbarrier_arrive_expect(full, tile_bytes + (MAPPED ? 0 : N * K_LINE_BYTES));
-    bulk_load(dst, from + ((size_t)col * w.n_k_line + k_line) * tile_bytes, tile_bytes, full);
-}
-
-/* The inputs of one stage, by the whole warp. */
-template <int N, bool MAPPED, int G>
-static __device__ __forceinline__ void load_inputs(const struct few_work &w,
-                                                   const struct few_block<N, G> &b, uint32_t stage,
-                                                   const struct few_gather<N> &g, uint32_t k_line,
-                                                   const struct product_rows &rows, uint32_t col)
-{
-    const int lane = (int)threadIdx.x % WARP;
-    const uint32_t full = smem_address(&b.s->full[stage]), in = smem_address(b.stages[stage].in);
-    if (lane == 0) {
-        if (G == FEW_FP8 || G == FEW_INT8) {
-            const float *scale = rows.w_scale + (size_t)(col * BM / SCALE_BLOCK) * w.a.scale_stride;
-            cp_async_4(smem_address(&b.s->w_scale[stage]), scale + k_line);
-        }
-        if (!MAPPED) tensor_load(in, &w.in_map, full, (int)k_line * K_LINE_BYTES, rows.first, 0);
-    }
-    if (MAPPED) gather_k_line<N>(w, g, in, k_line);
-#pragma unroll
-    for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
-        const int at = lane + i * WARP;
-        if (G != FEW_INT8_ROW && g.scale[i])
-            cp_async_4(smem_address(&b.s->in_scale[stage][at]), g.scale[i] + k_line);
-    }
-    mbarrier_arrive_cp_async(full);
-}
-
-/* The weights of a block's first run, as many K lines as the ring holds: before its rows are known,
- * and where they do not depend on the kernel in front, before that has ended. Returns their number.
- */
-template <int N, bool MAPPED, int G>
-static __device__ __forceinline__ uint32_t load_early(const struct few_work &w,
-                                                      const struct few_block<N, G> &b,
-                                                      const struct few_run &r, int expert)
-{
-    const uint32_t k_part = w.n_k_line / w.cluster_size, k_line0 = b.cluster_rank * k_part;
-    const uint32_t n = min(k_part * (r.col_end - r.col), w.n_stage);
-    for (uint32_t i = 0; i < n && threadIdx.x % WARP == 0; i++) {
-        load_weights<N, MAPPED, G>(w, b, i, k_line0 + i % k_part, r.col + i / k_part, expert);
-    }
-    return n;
-}
-
-template <int N, bool MAPPED, int G>
-static __device__ __forceinline__ void produce(const struct few_work &w,
-                                               const struct few_block<N, G> &b)
-{
-    const bool leads = threadIdx.x % WARP == 0;
-    const uint32_t k_part = w.n_k_line / w.cluster_size,
-                   k_line0 = b.cluster_rank * k_part; /* what is this block's */
-    const uint32_t step = gridDim.x / w.cluster_size, first = blockIdx.x / w.cluster_size;
-    const struct few_run run0 = run_at<MAPPED>(w, first);
-    uint32_t n_early = 0;
-    const bool known = !MAPPED || run0.row_tile + 1 == w.a.known_task;
-    if (known) n_early = load_early<N, MAPPED, G>(w, b, run0, MAPPED ? w.a.known_expert : 0);
-    dependency_wait();
-    const int expert0 = MAPPED ? w.a.tasks[run0.row_tile].expert : 0; /* if there is such a task */
-    const uint32_t n_run = run_count<MAPPED>(w);
-    if (!known && first < n_run) n_early = load_early<N, MAPPED, G>(w, b, run0, expert0);
-    struct few_ring at = {0, 0};
-    for (uint32_t i = first; i < n_run; i += step) {
-        const struct few_run r = run_at<MAPPED>(w, i);
-        const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
-        const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
-        struct few_gather<N> g;
-        gather_of<N, MAPPED>(g, w, rows);
-        for (uint32_t col = r.col; col < r.col_end; col++) {
-            for (uint32_t k_line = k_line0; k_line < k_line0 + k_part;
-                 k_line++, advance(at, w.n_stage)) {
-                wait_phase(&b.s->empty[at.stage], at.parity ^ 1);
-                if (n_early) {
-                    n_early--;
-                } else if (leads) {
-                    load_weights<N, MAPPED, G>(w, b, at.stage, k_line, col, expert);
-                }
-                load_inputs<N, MAPPED, G>(w, b, at.stage, g, k_line, rows, col);
-            }
-        }
-    }
 }
 
 /* ---- the warps that multiply ---- */
