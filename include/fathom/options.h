@@ -78,8 +78,9 @@ typedef struct fathom_hosts {
     uint32_t n_node;     /* 2 to 64 */
     uint32_t node_rank;  /* of this one; host 0 has the engine, the others follow */
     const char *address; /* of host 0, */
-    uint16_t port;       /* and port */
-    bool has_token;      /* without one, hosts of this machine only */
+    uint16_t port;       /* and port; not read: */
+    bool by_pmix;        /* host 0 tells the others where it is, by the launcher of all */
+    bool has_token;      /* without one, hosts of this machine only, or that launcher's */
     uint64_t token[2];
     /* of another host than host 0: once it can be read, that host ends when host 0 does, at latest
      * after so long, and at once while it has not joined; 0: none. The caller's */

@@ -195,6 +195,7 @@ static void take_hosts(struct serve_setup *p, fathom_options *eo, const struct s
                               .node_rank = (uint32_t)s->node_rank,
                               .address = s->master_addr,
                               .port = (uint16_t)s->master_port,
+                              .by_pmix = s->by_pmix,
                               .has_token = token.is_set,
                               .token = {token.key.lo, token.key.hi}};
     eo->hosts = &p->hosts;

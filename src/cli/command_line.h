@@ -159,6 +159,7 @@ struct settings {
     int64_t nnodes, node_rank;
     const char *master_addr;
     int64_t master_port;
+    bool by_pmix; /* host 0 tells these by PMIx: a launcher has it, and nobody gave them */
     bool headless;
     const char *executor; /* of ranks, by a name of vLLM's */
     struct sglang_settings sglang;

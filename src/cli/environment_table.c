@@ -36,6 +36,8 @@ const struct environment_row environment_table[] = {
     {"SLURM_STEP_NUM_NODES", true, "--nnodes, under srun --ntasks-per-node=1"},
     {"SLURM_NODEID", true, "--node-rank"},
     {"SLURM_STEP_NODELIST", true, "--master-addr: its first host"},
+    {"PMIX_NAMESPACE", true, "where host 0 is, unless --master-addr or --master-port is given"},
+    {"PMIX_RANK", true, "--node-rank, beside --nnodes"},
     {"PMI_SIZE", true, "--nnodes, under mpiexec -ppn 1"},
     {"PMI_RANK", true, "--node-rank"},
     {"NNODES", true, "--nnodes"},

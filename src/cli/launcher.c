@@ -96,6 +96,7 @@ static void read_address(struct launcher *l, const struct row *row, char *const 
     if (!address->value || !row->is_list) return;
     if (launcher_first_host(l->address_text, address->value)) {
         address->value = l->address_text;
+        l->lists_hosts = true;
     } else {
         *address = (struct launcher_word){0};
     }
@@ -129,6 +130,7 @@ void launcher_read(struct launcher *out, char *const *variables)
     const struct row *found = NULL;
     struct launcher_word *words = out->words;
     *out = (struct launcher){0};
+    out->has_pmix = value_of(variables, "PMIX_NAMESPACE") && value_of(variables, "PMIX_RANK");
     for (size_t i = 0; i < sizeof rows / sizeof rows[0] && !found; i++) {
         words[LAUNCHER_NNODES] = word_of(variables, rows[i].n_host);
         words[LAUNCHER_RANK] = word_of(variables, rows[i].rank);
@@ -141,6 +143,8 @@ void launcher_read(struct launcher *out, char *const *variables)
     } else { /* --nnodes tells how many there are */
         words[LAUNCHER_NNODES] = (struct launcher_word){0};
         words[LAUNCHER_RANK] = word_of(variables, "NODE_RANK");
+        if (!words[LAUNCHER_RANK].value && out->has_pmix)
+            words[LAUNCHER_RANK] = word_of(variables, "PMIX_RANK");
     }
     read_address(out, found, variables);
     read_port(out, found, variables);

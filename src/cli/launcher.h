@@ -30,6 +30,8 @@ struct launcher {
     struct launcher_word words[LAUNCHER_FLAGS];
     char address_text[LAUNCHER_HOST_BYTES];
     char port_text[LAUNCHER_PORT_BYTES];
+    bool has_pmix;    /* its processes can tell each other where host 0 is */
+    bool lists_hosts; /* the address is the first of a list: it says nothing of a free port */
     char why_not[LAUNCHER_TEXT_BYTES]; /* why its hosts cannot be taken; "": they can */
 };
 
@@ -37,7 +39,8 @@ struct launcher {
  *
  *   variables  "NAME=value", up to NULL, as environ has them; what `out` points to lies in them
  *              and in `out`, which is not copied
- * MASTER_ADDR and MASTER_PORT hold over what the launcher says of host 0. Under torchrun the port
+ * MASTER_ADDR and MASTER_PORT hold over what the launcher says of host 0. Where it has PMIx and no
+ * variable of its own for them, PMIX_RANK is the rank beside a --nnodes. Under torchrun the port
  * is the one behind MASTER_PORT, on which torchrun's own store listens.
  * Edge  a launcher of one host is none. More than one process a host is told in why_not. A list of
  *       hosts that cannot be read tells no address. */

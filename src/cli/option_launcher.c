@@ -17,6 +17,7 @@ void option_heed_origin(struct option_walk *w, const struct option *o)
     for (enum launcher_flag f = 0; w->launcher && f < LAUNCHER_FLAGS; f++) {
         if (o->field != fields[f]) continue;
         bool is_launchers = w->origin && w->origin == w->launcher->words[f].variable;
+        w->told |= 1u << f;
         w->followed = is_launchers ? w->followed | 1u << f : w->followed & ~(1u << f);
     }
 }
@@ -33,8 +34,21 @@ static fathom_err note_taken(struct option_walk *w)
                        l->words[f].value, l->words[f].variable));
         between = ", ";
     }
-    if (w->settings->headless) TRY(buf_add_str(w->notes, ", --headless"));
+    if (w->settings->by_pmix) {
+        TRY(buf_printf(w->notes, "%swhere host 0 is (PMIX_NAMESPACE)", between));
+        between = ", ";
+    }
+    if (w->settings->headless) TRY(buf_printf(w->notes, "%s--headless", between));
     return buf_add_str(w->notes, "; --nnodes 1 serves with this host alone\n");
+}
+
+/* The first host of a list is the launcher's word too, but the port may be taken there. */
+static bool asks_pmix(const struct option_walk *w)
+{
+    const unsigned address = 1u << LAUNCHER_ADDRESS, port = 1u << LAUNCHER_PORT;
+    const struct launcher *l = w->launcher;
+    if (!l || !l->has_pmix || w->told & port) return false;
+    return !(w->told & address) || (w->followed & address && l->lists_hosts);
 }
 
 fathom_err option_follow_launcher(struct option_walk *w)
@@ -43,6 +57,8 @@ fathom_err option_follow_launcher(struct option_walk *w)
     struct settings *s = w->settings;
     bool has_nnodes = w->followed >> LAUNCHER_NNODES & 1u,
          has_rank = w->followed >> LAUNCHER_RANK & 1u;
+    s->by_pmix = s->nnodes > 1 && asks_pmix(w);
+    if (s->by_pmix) w->followed &= ~(1u << LAUNCHER_ADDRESS);
     if (!w->followed) return FATHOM_OK;
     if (s->nnodes <= 1) { /* no part of what the launcher has started */
         if (has_rank) s->node_rank = 0;
@@ -50,7 +66,8 @@ fathom_err option_follow_launcher(struct option_walk *w)
     }
     if (l->why_not[0] && (has_nnodes || has_rank)) FAIL(w->diag, FATHOM_EINVAL, "%s", l->why_not);
     /* the default itself, which nobody gave */
-    if (l->name && s->master_addr == option_of_command("master-addr", COMMAND_SERVE)->fallback) {
+    if (l->name && !s->by_pmix &&
+        s->master_addr == option_of_command("master-addr", COMMAND_SERVE)->fallback) {
         FAIL(w->diag, FATHOM_EINVAL,
              "%s tells of %lld hosts and not where host 0 is: give --master-addr, or MASTER_ADDR",
              l->name, (long long)s->nnodes);

@@ -12,6 +12,7 @@ struct option_walk {
     enum command command;
     const struct launcher *launcher; /* NULL: none */
     unsigned followed;               /* bits of enum launcher_flag: which of its words hold */
+    unsigned told;                   /* likewise: which flags anybody has given */
     const char *origin; /* where the words come from: a variable, a file; NULL: the command line */
     struct buf *notes;
     fathom_diag *diag;
@@ -57,7 +58,8 @@ fathom_err option_refuse(struct option_walk *w, const char *line);
 void option_heed_origin(struct option_walk *w, const struct option *o);
 
 /* option_follow_launcher - the words of a launcher that hold at the end of the walk: hosts but host
- * 0 are headless, and a note says what was taken
+ * 0 are headless, and a note says what was taken. Where nobody says at which address and port host
+ * 0 listens, and the launcher has PMIx, that tells it: settings->by_pmix
  * Edge  a command line with one host is no part of what the launcher has started.
  * Errors  EINVAL: it starts hosts as no host can be, or does not tell where host 0 is; ENOMEM. */
 fathom_err option_follow_launcher(struct option_walk *w);

@@ -348,7 +348,12 @@ fathom_err host_hub_create(struct host_hub **out, const struct host_hub_config *
         pthread_mutex_init(&h->seats[r].send_lock, NULL);
     }
     h->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    TRY_GOTO(tcp_link_listen(c->host, c->port, &h->fd, &h->port, d), fail);
+    h->port = c->port;
+    if (c->listen_fd > 0) {
+        h->fd = c->listen_fd;
+    } else {
+        TRY_GOTO(tcp_link_listen(c->host, c->port, &h->fd, &h->port, d), fail);
+    }
     h->has_acceptor = h->stop_fd >= 0 && pthread_create(&h->acceptor, NULL, accept_main, h) == 0;
     if (h->has_acceptor) {
         *out = h;
@@ -381,7 +386,7 @@ void host_hub_destroy(struct host_hub *h)
         empty_seat(&h->seats[r]);
         pthread_mutex_destroy(&h->seats[r].send_lock);
     }
-    if (h->fd >= 0) (void)close(h->fd);
+    if (h->fd >= 0 && h->fd != h->c.listen_fd) (void)close(h->fd);
     if (h->stop_fd >= 0) (void)close(h->stop_fd);
     pthread_mutex_destroy(&h->lock);
     mem_free(h);

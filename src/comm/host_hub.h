@@ -31,6 +31,7 @@ struct host_hub_config {
     struct host_self self;
     const char *host; /* address to listen on */
     uint16_t port;    /* 0: any free one */
+    int listen_fd;    /* > 0: listens there already, at that port; the caller's */
     /* NULL, or is called when a host has come or is lost: by threads of the hub, under its lock */
     void (*changed)(void *arg);
     void *arg;

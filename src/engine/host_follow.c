@@ -154,8 +154,8 @@ fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks,
 {
     const size_t work_max = work_bytes_max(l, ranks);
     const struct host_member_config c = {.self = *self,
-                                         .host = l->hosts->address,
-                                         .port = l->hosts->port,
+                                         .host = l->address.host,
+                                         .port = l->address.port,
                                          .end_fd = l->hosts->end_fd,
                                          .end_after_us = 1000ull * l->hosts->end_after_ms,
                                          .work_max = (uint32_t)work_max};

@@ -14,6 +14,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "backend/backend.h"
 #include "base/assert.h"
@@ -265,6 +266,7 @@ fathom_err host_lanes_create(struct host_lanes **out, const struct engine_settin
     if (!l) FAIL(d, FATHOM_ENOMEM, "no memory for the lanes of hosts");
     pthread_mutex_init(&l->lock, NULL);
     l->hosts = s->hosts;
+    l->address.listen_fd = -1;
     const bool has_stages = parallel_n_stage(&s->place.parallel) > 1;
     const fathom_err err =
         has_stages ? make_stages(l, s, config, d) : make_meetings(l, s, config, d);
@@ -285,7 +287,22 @@ void host_lanes_destroy(struct host_lanes *l)
     pthread_mutex_destroy(&l->lock);
     mem_free(l->shown);
     mem_free(l->net.packs);
+    if (l->address.listen_fd >= 0) (void)close(l->address.listen_fd);
     mem_free(l);
+}
+
+fathom_err host_lanes_find(struct host_lanes *l, fathom_diag *d)
+{
+    enum { TOGETHER_US = 120000000 }; /* processes that a launcher starts at once */
+    const fathom_hosts *h = l->hosts;
+    l->address.token =
+        (struct pool_secret){.is_set = h->has_token, .key = {h->token[0], h->token[1]}};
+    if (h->by_pmix)
+        return host_address_by_pmix(&l->address, h->node_rank, h->n_node, TOGETHER_US, d);
+    l->address.port = h->port;
+    const int n = snprintf(l->address.host, sizeof l->address.host, "%s", h->address);
+    if (n > 0 && (size_t)n < sizeof l->address.host) return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL, "--master-addr is longer than any name of a host, or empty");
 }
 
 struct host_net *host_lanes_net(struct host_lanes *l)

@@ -11,6 +11,7 @@
 
 #include "backend/host_group.h"
 #include "base/assert.h"
+#include "comm/host_address.h"
 #include "comm/host_hub.h"
 #include "comm/host_member.h"
 #include "engine/stage_net.h"
@@ -23,13 +24,14 @@ struct model_config;
 struct host_lanes {
     struct host_net net; /* first member; of one stage */
     const fathom_hosts *hosts;
-    struct host_hub *hub;       /* host 0's */
-    struct host_member *member; /* another host's */
-    struct stage_net *stages;   /* NULL: one stage, whose ranks meet */
-    uint32_t n_lane;            /* of all hosts, where requests are cut; else 0 */
-    size_t max_bytes;           /* that a rank shows */
-    unsigned char *shown;       /* [n_rank][max_bytes] of other hosts' ranks */
-    pthread_mutex_t lock;       /* of what follows */
+    struct host_address address; /* of host 0 */
+    struct host_hub *hub;        /* host 0's */
+    struct host_member *member;  /* another host's */
+    struct stage_net *stages;    /* NULL: one stage, whose ranks meet */
+    uint32_t n_lane;             /* of all hosts, where requests are cut; else 0 */
+    size_t max_bytes;            /* that a rank shows */
+    unsigned char *shown;        /* [n_rank][max_bytes] of other hosts' ranks */
+    pthread_mutex_t lock;        /* of what follows */
     void (*changed)(void *arg);
     void *arg;
 };
@@ -43,6 +45,11 @@ fathom_err host_lanes_create(struct host_lanes **out, const struct engine_settin
 void host_lanes_destroy(struct host_lanes *l);
 struct host_net *host_lanes_net(struct host_lanes *l);
 struct stage_net *host_lanes_stages(struct host_lanes *l);
+
+/* host_lanes_find - where host 0 is, before anything is loaded: as the settings say, or by PMIx
+ *
+ * Errors  as host_address_by_pmix. */
+fathom_err host_lanes_find(struct host_lanes *l, fathom_diag *d);
 
 /* host_lanes_tell_drawn - another host's, between steps: what one of its lanes has drawn
  * host_lanes_await_drawn - host 0's: the same, into bytes of step_drawn_bytes(n_row, n_top > 0)

@@ -275,8 +275,9 @@ fathom_err host_runner_create(struct step_runner **out, struct host_lanes *lanes
                               const struct host_self *self, fathom_diag *d)
 {
     const struct host_hub_config c = {.self = *self,
-                                      .host = lanes->hosts->address,
-                                      .port = lanes->hosts->port,
+                                      .host = lanes->address.host,
+                                      .port = lanes->address.port,
+                                      .listen_fd = lanes->address.listen_fd,
                                       .changed = tell_change,
                                       .arg = lanes};
     *out = NULL;

@@ -264,6 +264,7 @@ static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *
     s->loading.load_bytes = p->plan.weights_bytes;
     if (s->hosts) {
         TRY(host_lanes_create(&p->lanes, s, &p->config, d));
+        TRY(host_lanes_find(p->lanes, d));
         s->place.net = host_lanes_net(p->lanes);
         s->stage_net = host_lanes_stages(p->lanes);
     }
@@ -284,10 +285,9 @@ static void describe_host(struct host_self *out, struct opening *p)
 {
     const struct engine_settings *s = &p->settings;
     const struct model_limits *l = &s->limits;
-    *out = (struct host_self){
-        .node_rank = s->hosts->node_rank,
-        .n_node = s->hosts->n_node,
-        .token = {.is_set = s->hosts->has_token, .key = {s->hosts->token[0], s->hosts->token[1]}}};
+    *out = (struct host_self){.node_rank = s->hosts->node_rank,
+                              .n_node = s->hosts->n_node,
+                              .token = p->lanes->address.token};
     (void)snprintf(out->build, sizeof out->build, "fathom %s", FATHOM_VERSION);
     end_digest(&p->source.weights, p->digest, checkpoint_where(p->checkpoint));
     p->digest = NULL;

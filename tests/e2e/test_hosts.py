@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|refused PROGRAM
+    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|pmix|refused PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
 stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
 lanes, lanes_lost: likewise of hosts whose ranks have requests of their own.
+pmix: mpirun starts them, and nobody says where host 0 is; ends with 77 where that cannot be done.
 refused: hosts that do not belong together, and options that do not.
 """
 
@@ -14,6 +15,7 @@ import atexit
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -128,6 +130,83 @@ def lanes():
     check_same(LANES, LANES, *DRAFTS)
     four = ("-dp", "4", "--enable-expert-parallel")
     check_same(four, four, "--max-num-batched-tokens", "48")
+
+
+class Launch:
+    """Two hosts on this machine, started by mpirun; --node-rank says that they are no ranks."""
+
+    env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+
+    def __init__(self, *flags, ranks=(0, 1), env=None):
+        serve = (Server.path, "serve", *FLAGS, *flags, "--nnodes", "2", "--port", "0", "--node-rank")
+        words = ["mpirun", "--oversubscribe", "--mca", "plm", "isolated"]
+        for rank in ranks:
+            words += ["-n", "1", *serve, str(rank), *(["--headless"] if rank else []), ":"]
+        self.log = tempfile.TemporaryFile(mode="w+")
+        self.process = subprocess.Popen(words[:-1], stdout=self.log, stderr=self.log,
+                                        env={**self.env, **(env or {})})
+        atexit.register(self.process.terminate)
+
+    def text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def find(self, pattern):
+        return re.search(pattern, self.text(), re.M)
+
+
+class Launched(Server):
+    """Host 0 of a launch."""
+
+    def __init__(self, launch):  # pylint: disable=super-init-not-called
+        pattern = r"^address +http://([^:]+):(\d+)/v1"
+        wait_until(lambda: launch.find(pattern) or launch.process.poll() is not None)
+        assert launch.process.poll() is None, launch.text()
+        self.host, self.port = launch.find(pattern).groups()
+        self.process = launch.process
+
+
+def check_launched(launch, want):
+    first = Launched(launch)
+    wait_until(lambda: ready(first)[0] == 200)
+    assert answers(first) == want
+    port = int(launch.find(r"host 0 at 127.0.0.1:(\d+)").group(1))
+    # who is not of the launch does not know the token that host 0 has made
+    line = last_line(*FLAGS, *RANKS, *of_hosts(port, 1), "--headless")
+    assert "token: host 1 has none and host 0 has one" in line, line
+    return port
+
+
+def pmix():
+    if not shutil.which("mpirun"):
+        print("skipped: there is no mpirun (Debian's openmpi-bin)")
+        sys.exit(77)
+    alone = Server(*FLAGS, *RANKS)
+    want = answers(alone)
+    alone.stop()
+    launch, beside = Launch(*RANKS), Launch(*RANKS)
+    wait_until(lambda: "pmix job=" in launch.text() or launch.process.poll() is not None)
+    if "built without PMIx" in launch.text():
+        print("skipped: the program was built without PMIx (Debian's libpmix-dev)")
+        sys.exit(77)
+    ports = [check_launched(l, want) for l in (launch, beside)]  # no port is chosen by anybody
+    assert ports[0] != ports[1]
+    for l in (launch, beside):
+        l.process.terminate()
+        l.process.wait(timeout=HANG_S)
+    # a token that hosts have been given is kept to themselves
+    launch = Launch(*RANKS, env={"FATHOM_CLUSTER_TOKEN": "abc"})
+    check_launched(launch, want)
+    launch.process.terminate()
+    launch.process.wait(timeout=HANG_S)
+    for ranks, why in (((0, 1, 1), "job [0-9]+ has 3 processes"),
+                       ((1, 0), "this process is rank [01] of PMIx's job")):
+        launch = Launch(*RANKS, ranks=ranks)
+        assert launch.process.wait(timeout=HANG_S) != 0
+        assert launch.find("^fathom: .*" + why), launch.text()
+    line = last_line(*FLAGS, *RANKS, "--port", "0", "--nnodes", "2", "-r", "0",
+                     env={**os.environ, "PMIX_NAMESPACE": "x", "PMIX_RANK": "0"})
+    assert "PMIx: the launcher's server: " in line and "--master-addr" in line, line
 
 
 def lost(cut=RANKS):
@@ -253,7 +332,7 @@ def refused():
 def main():
     part = sys.argv.pop(1)
     take_program(sys.argv)
-    {"same": same, "lost": lost, "refused": refused, "stages": stages,
+    {"same": same, "lost": lost, "refused": refused, "pmix": pmix, "stages": stages,
      "stages_lost": lambda: lost(STAGES), "lanes": lanes,
      "lanes_lost": lambda: lost(LANES)}[part]()
 

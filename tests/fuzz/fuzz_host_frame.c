@@ -1,7 +1,8 @@
 /* fuzz_host_frame.c - any bytes as what one host sends another
  *
- * They are read as a frame and as a greeting. What is taken comes back as the same bytes. Then all
- * of it is what the other side of a link says to who greets and to who is greeted.
+ * They are read as a frame, as a greeting, and as the line that says where host 0 is. What is taken
+ * comes back as the same bytes, of a line as the same address. Then all of it is what the other
+ * side of a link says to who greets and to who is greeted.
  */
 #include <stdint.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
+#include "comm/host_address.h"
 #include "comm/host_hello.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -95,6 +97,16 @@ static void read_hello(const uint8_t *data, size_t n)
     ASSERT(memcmp(again, data, HOST_HELLO_BYTES) == 0);
 }
 
+static void read_line(const char *text)
+{
+    struct host_address a = {0}, b = {0};
+    char line[HOST_ADDRESS_BYTES];
+    if (host_address_read(&a, text, NULL) != FATHOM_OK) return;
+    ASSERT(a.host[0] && a.port > 0);
+    host_address_write(line, &a, a.token.is_set);
+    ASSERT(host_address_read(&b, line, NULL) == FATHOM_OK && b.port == a.port);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     uint8_t *bytes = mem_alloc(size + 1);
@@ -103,6 +115,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     read_frame(bytes, size);
     read_hello(bytes, size);
     greet(bytes, size);
+    bytes[size] = 0;
+    read_line((const char *)bytes);
     mem_free(bytes);
     return 0;
 }

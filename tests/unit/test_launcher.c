@@ -195,6 +195,51 @@ static void flags_hold_over_what_a_launcher_says(void **state)
     forget(&r);
 }
 
+/* Where a launcher has PMIx, host 0 tells where it is, unless somebody says it. */
+static void pmix_stands_in_for_address_and_port(void **state)
+{
+    (void)state;
+#define PMIX "PMIX_NAMESPACE=j PMIX_RANK=1 "
+#define SLURM                                                                                      \
+    "SLURM_STEP_NUM_NODES=2 SLURM_NODEID=1 SLURM_STEP_NODELIST=n[1-2] SLURM_STEP_NUM_TASKS=2"
+    static const struct {
+        const char *environment, *line;
+        bool by_pmix;
+        const char *address;
+    } cases[] = {
+        {PMIX "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1", "-tp 4", true, "127.0.0.1"},
+        {PMIX SLURM, "-tp 4", true, "n1"},
+        {"PMIX_RANK=1 " SLURM, "-tp 4", false, "n1"},
+        {PMIX SLURM, "-tp 4 --master-port 7", false, "n1"},
+        {PMIX SLURM, "-tp 4 --master-addr a", false, "a"},
+        {PMIX SLURM " MASTER_ADDR=b", "-tp 4", false, "b"},
+        {PMIX "LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=1 LWS_LEADER_ADDRESS=c", "-tp 4", false, "c"},
+        {PMIX, "-tp 4 --nnodes 2", true, "127.0.0.1"},
+        {PMIX, "-tp 4 --nnodes 2 --node-rank 1 --headless", true, "127.0.0.1"},
+        {PMIX, "-tp 4 --nnodes 2 --master-addr d", false, "d"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct result r;
+        start(&r, COMMAND_SERVE, cases[i].environment, cases[i].line);
+        if (r.err) fail_msg("%s: %s", cases[i].environment, r.d.text);
+        assert_true(r.s.nnodes == 2 && r.s.node_rank == 1 && r.s.headless);
+        assert_int_equal(r.s.by_pmix, cases[i].by_pmix);
+        assert_string_equal(r.s.master_addr, cases[i].address);
+        const bool is_told = strstr(buf_str(&r.notes), "where host 0 is (PMIX_NAMESPACE)") != NULL;
+        assert_int_equal(is_told, r.notes.len > 0 && cases[i].by_pmix);
+        forget(&r);
+    }
+    struct result r;
+    start(&r, COMMAND_SERVE, PMIX, "-tp 4"); /* one of many processes, by itself */
+    assert_true(r.err == FATHOM_OK && r.s.nnodes == 1 && r.s.node_rank == 0 && !r.s.by_pmix);
+    forget(&r);
+    start(&r, COMMAND_SERVE, PMIX "OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=1",
+          "-tp 4 --master-port 7");
+    assert_int_equal(r.err, FATHOM_EINVAL);
+    assert_non_null(strstr(r.d.text, "not where host 0 is"));
+    forget(&r);
+}
+
 static void one_host_is_told_nothing(void **state)
 {
     (void)state;
@@ -257,6 +302,7 @@ int main(void)
         cmocka_unit_test(the_first_host_of_a_list_is_found),
         cmocka_unit_test(every_launcher_says_what_flags_say),
         cmocka_unit_test(flags_hold_over_what_a_launcher_says),
+        cmocka_unit_test(pmix_stands_in_for_address_and_port),
         cmocka_unit_test(one_host_is_told_nothing),
         cmocka_unit_test(what_cannot_be_followed_is_told_in_one_line),
     };
