@@ -1,4 +1,4 @@
-/* engine_int.h - what engine.c and engine_stages.c share */
+/* engine_int.h - what the files of the engine share */
 #ifndef FATHOM_ENGINE_ENGINE_INT_H
 #define FATHOM_ENGINE_ENGINE_INT_H
 
@@ -89,6 +89,19 @@ bool engine_is_quiet(const fathom_engine *e);
 /* engine_note_step - a step is over that took from e->start_us on; so does the next one, from
  * now */
 void engine_note_step(fathom_engine *e, uint64_t now_us);
+
+/* engine_main - the engine's thread: `arg` is the engine */
+void *engine_main(void *arg);
+
+/* engine_publish - events of n sequences and what the engine counts, to whoever waits or looks
+ * Edge  no sequences: the counts. */
+void engine_publish(fathom_engine *e, struct sequence *const *sequences, size_t n);
+
+/* engine_kick - wakes the thread of the engine `arg` */
+void engine_kick(void *arg);
+
+/* engine_void_pages - pages of the past are never found again, so they are the first to be taken */
+void engine_void_pages(fathom_engine *e);
 
 /* engine_run_stages - a round of several stages: plan and launch until all have something to do,
  * then wait for the oldest step, or pass of drafts, and launch what follows it
