@@ -301,7 +301,7 @@ class Cli(unittest.TestCase):
             with open(path, "w", encoding="utf-8") as f:
                 json.dump({**config, "quantization_config": {"quant_method": "hqq"}}, f)
             for command in (("plan", folder, "--load-format", "dummy"),
-                            ("serve", folder, "--load-format", "dummy"),
+                            ("serve", folder, "--load-format", "dummy", "--port", "0"),
                             ("bench", "kernels", path)):
                 _, err = run(*command, status=1)
                 self.assertEqual(err.count("\n"), 1, err)
@@ -317,8 +317,8 @@ class Cli(unittest.TestCase):
                 "1", "--num-iters-warmup", "0", "--max-model-len", "64")
 
     def test_a_named_method_must_be_the_checkpoint_s(self):
-        for command in ("plan", "serve"):
-            _, err = run(command, PILOT, "--quantization", "awq", status=1)
+        for command in (("plan",), ("serve", "--port", "0")):
+            _, err = run(*command, PILOT, "--quantization", "awq", status=1)
             self.assertEqual(err.count("\n"), 1, err)
             self.assertIn('--quantization awq: the checkpoint is "fp8": leave the option out', err)
         _, err = run("plan", "model.Q4_K_M.gguf", status=1)
