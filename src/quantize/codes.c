@@ -125,16 +125,28 @@ static void count(struct codes_error *e, float value, float decoded)
     e->value += (double)value * (double)value;
 }
 
+static void note_scale(struct codes_error *e, float scale)
+{
+    if (scale > e->largest_scale) e->largest_scale = scale;
+}
+
+bool codes_is_clipped(float w, const struct codes_scale *s, float q)
+{
+    return fabsf((q - (float)s->zero) * s->scale - w) > s->scale;
+}
+
 struct codes_scale codes_u4(const float *w, const float *importance, size_t n, bool asymmetric,
                             bool searches, uint8_t *codes, struct codes_error *error)
 {
     ASSERT(n >= 1);
     const struct codes_scale s = choose(w, importance, n, asymmetric, searches, &u4_range);
     const float inverse = 1 / s.scale, zero = (float)s.zero;
+    note_scale(error, s.scale);
     for (size_t i = 0; i < n; i++) {
         float q = code_of(w[i], inverse, zero, u4_range.lo, u4_range.hi);
         codes[i] = (uint8_t)q;
         count(error, w[i], (q - zero) * s.scale);
+        error->n_clipped += codes_is_clipped(w[i], &s, q);
     }
     return s;
 }
@@ -145,10 +157,12 @@ struct codes_scale codes_i8(const float *w, const float *importance, size_t n, b
     ASSERT(n >= 1);
     const struct codes_scale s = choose(w, importance, n, false, searches, &i8_range);
     const float inverse = 1 / s.scale;
+    note_scale(error, s.scale);
     for (size_t i = 0; i < n; i++) {
         float q = code_of(w[i], inverse, 0, i8_range.lo, i8_range.hi);
         codes[i] = (int8_t)q;
         count(error, w[i], q * s.scale);
+        error->n_clipped += codes_is_clipped(w[i], &s, q);
     }
     return s;
 }
@@ -173,6 +187,7 @@ float codes_e4m3_scale(float largest)
 void codes_e4m3(const float *w, size_t n, float scale, uint8_t *codes, struct codes_error *error)
 {
     ASSERT(scale > 0);
+    note_scale(error, scale);
     for (size_t i = 0; i < n; i++) {
         codes[i] = e4m3_from_f32(w[i] / scale);
         count(error, w[i], f32_from_e4m3(codes[i]) * scale);

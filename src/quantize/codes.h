@@ -21,16 +21,20 @@ struct codes_scale {
     int zero;
 };
 
-/* How far codes are from what they stand for. Sums of squares. */
+/* How far codes are from what they stand for. */
 struct codes_error {
-    double error, value; /* of the differences, of the numbers */
+    double error, value; /* sums of squares: of the differences, of the numbers */
+    uint64_t n_clipped;  /* numbers that the range of codes ends more than a step before */
+    float largest_scale;
 };
 
-/* codes_error_add - the sums of both */
+/* codes_error_add - of both */
 static inline void codes_error_add(struct codes_error *to, const struct codes_error *more)
 {
     to->error += more->error;
     to->value += more->value;
+    to->n_clipped += more->n_clipped;
+    if (more->largest_scale > to->largest_scale) to->largest_scale = more->largest_scale;
 }
 
 /* codes_u4 - a group as 0 .. 15
@@ -52,8 +56,10 @@ struct codes_scale codes_u4(const float *w, const float *importance, size_t n, b
 struct codes_scale codes_i8(const float *w, const float *importance, size_t n, bool searches,
                             int8_t *codes, struct codes_error *error);
 
-/* codes_nearest - the code that stands for what is nearest to w: 0 .. 15 of u4, else -127 .. 127 */
+/* codes_nearest - the code that stands for what is nearest to w: 0 .. 15 of u4, else -127 .. 127
+ * codes_is_clipped - whether code q is more than a step off w */
 float codes_nearest(float w, const struct codes_scale *s, bool is_u4);
+bool codes_is_clipped(float w, const struct codes_scale *s, float q);
 
 /* codes_e4m3_scale - largest / 448, 1 for zeros; codes_e4m3 - n numbers by a scale */
 float codes_e4m3_scale(float largest);

@@ -94,6 +94,8 @@ static fathom_err quantize_item(struct converting *x, struct new_file *f,
     TRY(matrix_quantize(&x->room, &order, &one.error, x->d));
     one.worst = one.error.value > 0 ? sqrt(one.error.error / one.error.value) : 0;
     (void)snprintf(one.worst_name, sizeof one.worst_name, "%.150s", m->name);
+    TRY(journal_note(&x->journal, m->name, &one.error, (uint64_t)m->view->n_row * m->view->n_col,
+                     x->d));
     journal_sums_add(&sums[index_of(m->target)], &one);
     TRY(new_file_write(f, x->room.bytes, n, at, x->d));
     count_done(x, &one);

@@ -45,7 +45,7 @@ static double row_error(const struct choosing *x, const float *row, const float 
     double sum = 0;
     for (uint32_t k = 0; k < n; k++) scaled[k] = row[k] * factors[k];
     for (uint32_t g = 0; g < n; g += group) {
-        struct codes_error e = {0, 0};
+        struct codes_error e = {0};
         struct codes_scale s;
         const bool is_u4 = x->scheme->code == CODE_U4;
         if (is_u4) s = codes_u4(scaled + g, NULL, group, x->scheme->asymmetric, false, codes, &e);

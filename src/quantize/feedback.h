@@ -35,9 +35,10 @@ struct feedback_rows {
  *   sums         f32 [n_col][FEEDBACK_ROWS], scratch
  *   differences  f32 [FEEDBACK_BLOCK][FEEDBACK_ROWS], scratch
  *   codes        u8 [n_row][n_col], written
+ * Returns   codes that are clipped (codes_is_clipped)
  * Numerics  a row's codes depend on that row and on f. Cost n_col^2 multiply-adds a row. */
-void feedback_codes(const struct feedback *f, const struct feedback_rows *rows, float *sums,
-                    float *differences, uint8_t *codes);
+uint64_t feedback_codes(const struct feedback *f, const struct feedback_rows *rows, float *sums,
+                        float *differences, uint8_t *codes);
 
 /* feedback_error - squared error of such codes, without regard to inputs */
 double feedback_error(const struct feedback_rows *rows, const uint8_t *codes);

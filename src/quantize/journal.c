@@ -93,7 +93,7 @@ json_t *journal_order(const struct plan *plan, unsigned targets, const struct ch
     for (unsigned bit = 1; bit < TARGET_LINEAR && names; bit <<= 1) {
         if (targets & bit) json_array_append_new(names, json_string(quant_target_name(bit)));
     }
-    return json_pack("{s:i, s:s, s:i, s:s, s:o, s:s, s:o}", "version", 1, "scheme",
+    return json_pack("{s:i, s:s, s:i, s:s, s:o, s:s, s:o}", "version", 2, "scheme",
                      plan->scheme.name, "group", (int)plan->scheme.group, "method",
                      quant_method_text(plan->scheme.method), "targets", names, "calibration",
                      calibration, "source", source);
@@ -197,6 +197,7 @@ void journal_close(struct journal *j)
     if (!j->dir) return;
     dir_unlock(j->lock);
     json_decref(j->root);
+    json_decref(j->matrices);
     memset(j, 0, sizeof *j);
 }
 
@@ -247,6 +248,21 @@ static fathom_err sums_from_json(struct journal_sums *s, const json_t *from, fat
     return FATHOM_OK;
 }
 
+static double relative(const struct codes_error *e)
+{
+    return e->value > 0 ? sqrt(e->error / e->value) : 0;
+}
+
+fathom_err journal_note(struct journal *j, const char *name, const struct codes_error *error,
+                        uint64_t n_code, fathom_diag *d)
+{
+    json_t *one = json_pack("{s:f, s:f, s:f}", "relative_error", relative(error), "largest_scale",
+                            (double)error->largest_scale, "clipped",
+                            (double)error->n_clipped / (double)n_code);
+    if (!j->matrices) j->matrices = json_object();
+    return one && !json_object_set_new(j->matrices, name, one) ? FATHOM_OK : no_memory(d);
+}
+
 fathom_err journal_has(const struct journal *j, const char *shard, struct thread_pool *pool,
                        struct journal_sums sums[JOURNAL_TARGETS], bool *has, fathom_diag *d)
 {
@@ -284,7 +300,9 @@ fathom_err journal_finish(struct journal *j, const char *shard, struct thread_po
             list = NULL;
         }
     }
-    json_t *done = json_pack("{s:s, s:o}", "digest", hex, "sums", list);
+    json_t *matrices = j->matrices ? j->matrices : json_object();
+    j->matrices = NULL;
+    json_t *done = json_pack("{s:s, s:o, s:o}", "digest", hex, "sums", list, "matrices", matrices);
     if (!done || json_object_set_new(json_object_get(j->root, "done"), shard, done)) {
         return no_memory(d);
     }
@@ -293,9 +311,18 @@ fathom_err journal_finish(struct journal *j, const char *shard, struct thread_po
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-static double relative(const struct codes_error *e)
+/* Of all shards, in their order. NULL: out of memory. */
+static json_t *all_matrices(const struct journal *j)
 {
-    return e->value > 0 ? sqrt(e->error / e->value) : 0;
+    json_t *all = json_object(), *shard;
+    const char *name;
+    json_object_foreach (json_object_get(j->root, "done"), name, shard) {
+        if (all && json_object_update(all, json_object_get(shard, "matrices"))) {
+            json_decref(all);
+            all = NULL;
+        }
+    }
+    return all;
 }
 
 static json_t *report(const struct journal *j, const struct journal_sums sums[JOURNAL_TARGETS],
@@ -316,9 +343,9 @@ static json_t *report(const struct journal *j, const struct journal_sums sums[JO
             targets = NULL;
         }
     }
-    return json_pack("{s:O, s:I, s:I, s:o}", "order", json_object_get(j->root, "order"),
+    return json_pack("{s:O, s:I, s:I, s:o, s:o}", "order", json_object_get(j->root, "order"),
                      "source_bytes", (json_int_t)source_bytes, "bytes", (json_int_t)out_bytes,
-                     "targets", targets);
+                     "targets", targets, "matrices", all_matrices(j));
 }
 
 fathom_err journal_end(struct journal *j, const struct journal_sums sums[JOURNAL_TARGETS],

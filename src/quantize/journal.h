@@ -2,7 +2,8 @@
  *
  * It is there from the first byte that is written until the last file has its name, and is replaced
  * as a whole after each shard. It names the order (options, the source's shards by size and header)
- * and the shards that are finished, each with its digest and its sums for the report.
+ * and the shards that are finished, each with its digest and, for the report, its sums and what
+ * became of each matrix.
  */
 #ifndef FATHOM_QUANTIZE_JOURNAL_H
 #define FATHOM_QUANTIZE_JOURNAL_H
@@ -40,6 +41,7 @@ struct journal {
     const char *dir;
     int lock; /* of dir: one process converts into it */
     json_t *root;
+    json_t *matrices; /* of the shard under way, by name */
     bool is_finished; /* the folder holds the whole result of this order */
 };
 
@@ -63,7 +65,12 @@ json_t *journal_order(const struct plan *plan, unsigned targets, const struct ch
 fathom_err journal_has(const struct journal *j, const char *shard, struct thread_pool *pool,
                        struct journal_sums sums[JOURNAL_TARGETS], bool *has, fathom_diag *d);
 
-/* journal_finish - note a shard whose file is there under its name */
+/* journal_note - a matrix of the shard under way: relative error, largest scale, share of n_code
+ * codes that are clipped. ENOMEM. */
+fathom_err journal_note(struct journal *j, const char *name, const struct codes_error *error,
+                        uint64_t n_code, fathom_diag *d);
+
+/* journal_finish - note a shard whose file is there under its name, and its matrices */
 fathom_err journal_finish(struct journal *j, const char *shard, struct thread_pool *pool,
                           const struct journal_sums sums[JOURNAL_TARGETS], fathom_diag *d);
 

@@ -213,7 +213,7 @@ static void do_feedback(const struct matrix_task *t, uint32_t row0, uint32_t n_r
     const struct quant_scheme *s = t->order->scheme;
     const uint32_t n_col = t->order->view->n_col, group = group_of(s, n_col);
     const bool is_u4 = s->code == CODE_U4;
-    struct codes_error without = {0, 0};
+    struct codes_error without = {0};
     for (uint32_t r = 0; r < n_row; r++) {
         scale_row(t, row0 + r, w->rows + (size_t)r * n_col, w->codes,
                   w->scales + (size_t)r * (n_col / group), &without);
@@ -224,8 +224,10 @@ static void do_feedback(const struct matrix_task *t, uint32_t row0, uint32_t n_r
                                        .group = group,
                                        .scales = w->scales,
                                        .is_u4 = is_u4};
-    feedback_codes(&t->order->feedback, &rows, w->sums, w->differences, w->codes);
-    e->value += without.value;
+    e->n_clipped += feedback_codes(&t->order->feedback, &rows, w->sums, w->differences, w->codes);
+    without.n_clipped = 0;
+    without.error = 0;
+    codes_error_add(e, &without);
     e->error += feedback_error(&rows, w->codes);
     for (uint32_t r = 0; r < n_row; r++) put_codes(t, row0 + r, w->codes + (size_t)r * n_col);
 }
@@ -262,7 +264,7 @@ static void do_item(void *arg, size_t i_item, size_t n_item, unsigned worker)
         t->order->view->n_row - row0 < step ? t->order->view->n_row - row0 : step;
     const bool has_feedback = t->order->feedback.factor != NULL;
     const bool is_block = has_feedback || is_block_fp8(s);
-    struct codes_error e = {0, 0};
+    struct codes_error e = {0};
     ASSERT(worker < t->room->n_thread && n_item <= t->room->n_error);
     for (uint32_t r = 0; r < n_row; r++) {
         if (!read_row(t->order, row0 + r, w->rows + (is_block ? (size_t)r * n_col : 0))) {

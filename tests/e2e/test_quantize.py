@@ -91,6 +91,22 @@ def header_of(path):
         return n, json.loads(f.read(n))
 
 
+def bf16_values(folder, name):
+    """The numbers of a tensor, in whichever shard it is."""
+    for shard in sorted(os.listdir(folder)):
+        if not shard.endswith(".safetensors"):
+            continue
+        path = os.path.join(folder, shard)
+        n, header = header_of(path)
+        if name in header:
+            first, end = header[name]["data_offsets"]
+            with open(path, "rb") as f:
+                f.seek(8 + n + first)
+                halves = struct.unpack(f"<{(end - first) // 2}H", f.read(end - first))
+            return [struct.unpack("<f", struct.pack("<I", half << 16))[0] for half in halves]
+    raise KeyError(name)
+
+
 class Quantize(unittest.TestCase):
     def setUp(self):
         self.temp = tempfile.TemporaryDirectory()
@@ -224,6 +240,25 @@ class Quantize(unittest.TestCase):
         self.assertEqual((end["worst_error"], end["worst_matrix"]),
                          (worst["worst"], worst["worst_matrix"]))
         self.assertNotIn("{", run("quantize", PILOT, self.path("quiet"))[1])
+
+    def test_the_report_names_each_matrix(self):
+        reports = {}
+        for method in ("rtn", "mse"):
+            out = self.path(method)
+            run("quantize", PILOT, out, "--method", method)
+            with open(os.path.join(out, "quantize_report.json"), encoding="utf-8") as f:
+                reports[method] = json.load(f)
+        matrices = reports["mse"]["matrices"]
+        worst = reports["mse"]["targets"]["experts"]
+        self.assertEqual(len(matrices), worst["matrices"])
+        self.assertEqual(matrices[worst["worst_matrix"]]["relative_error"], worst["worst"])
+        self.assertEqual(max(m["relative_error"] for m in matrices.values()), worst["worst"])
+        self.assertEqual({m["clipped"] for m in reports["rtn"]["matrices"].values()}, {0})
+        self.assertTrue(all(0 <= m["clipped"] < 0.05 for m in matrices.values()))
+        self.assertGreater(sum(m["clipped"] > 0 for m in matrices.values()), len(matrices) // 2)
+        name = worst["worst_matrix"] + ".weight_scale"
+        self.assertEqual(matrices[worst["worst_matrix"]]["largest_scale"],
+                         max(bf16_values(self.path("mse"), name)))
 
     def test_a_dry_run_writes_nothing(self):
         said, _ = run("quantize", "pilot", self.path("out"), "--dry-run")

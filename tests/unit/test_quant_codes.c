@@ -24,7 +24,7 @@ static void symmetric_codes_count_from_eight(void **state)
     const float w[] = {7.5f, -7.5f, 0, 0.5f, 1.5f, -0.5f, -1.5f, 2.4f, -6.6f};
     const uint8_t want[] = {15, 0, 8, 8, 10, 8, 6, 10, 1};
     uint8_t codes[9];
-    struct codes_error e = {0, 0};
+    struct codes_error e = {0};
     struct codes_scale s = codes_u4(w, NULL, 9, false, false, codes, &e);
     assert_true(s.scale == 1 && s.zero == 8);
     assert_memory_equal(codes, want, sizeof want);
@@ -39,7 +39,7 @@ static void asymmetric_codes_have_a_zero(void **state)
     (void)state;
     const float w[] = {-1, 0, 14, 3.2f}, positive[] = {3, 15, 6}, negative[] = {-15, -3, -6};
     uint8_t codes[4];
-    struct codes_error e = {0, 0};
+    struct codes_error e = {0};
     struct codes_scale s = codes_u4(w, NULL, 4, true, false, codes, &e);
     assert_true(s.scale == 1 && s.zero == 1);
     assert_memory_equal(codes, ((const uint8_t[]){0, 1, 15, 4}), 4);
@@ -57,7 +57,7 @@ static void the_scale_is_rounded_before_the_codes(void **state)
     (void)state;
     const float w[] = {1, -0.3f};
     uint8_t codes[2];
-    struct codes_error e = {0, 0};
+    struct codes_error e = {0};
     struct codes_scale s = codes_u4(w, NULL, 2, false, false, codes, &e);
     assert_true(s.scale == f32_from_bf16(bf16_from_f32(1 / 7.5f)));
     assert_true(s.scale != 1 / 7.5f);
@@ -71,7 +71,7 @@ static void zeros_have_a_scale_of_one(void **state)
     const float w[8] = {0}, tiny[8] = {1e-40f, -1e-40f};
     uint8_t codes[8];
     int8_t bytes[8];
-    struct codes_error e = {0, 0};
+    struct codes_error e = {0};
     for (int searches = 0; searches < 2; searches++) {
         struct codes_scale s = codes_u4(w, NULL, 8, false, searches, codes, &e);
         assert_true(s.scale == 1 && codes[0] == 8 && codes[7] == 8);
@@ -91,7 +91,7 @@ static void the_search_clips_what_stands_alone(void **state)
     (void)state;
     float w[128], importance[128];
     uint8_t codes[128];
-    struct codes_error plain = {0, 0}, clipped = {0, 0}, weighted = {0, 0};
+    struct codes_error plain = {0}, clipped = {0}, weighted = {0};
     for (int i = 0; i < 128; i++) {
         w[i] = (float)i / 127 * (i % 2 ? 1 : -1);
         importance[i] = 1;
@@ -101,6 +101,9 @@ static void the_search_clips_what_stands_alone(void **state)
     struct codes_scale b = codes_u4(w, NULL, 128, false, true, codes, &clipped);
     assert_true(b.scale < a.scale && b.scale >= 0.69f * a.scale);
     assert_true(clipped.error < plain.error);
+    assert_int_equal(plain.n_clipped, 0);
+    assert_int_equal(clipped.n_clipped, 1);
+    assert_true(clipped.largest_scale == b.scale && plain.largest_scale == a.scale);
     importance[5] = 1000; /* the one counts: it is not clipped */
     struct codes_scale c = codes_u4(w, importance, 128, false, true, codes, &weighted);
     near((double)c.scale * 7, 1.6, 0.12);
@@ -113,7 +116,7 @@ static void the_search_is_the_least_of_all_clips(void **state)
     for (int trial = 0; trial < 50; trial++) {
         float w[32];
         uint8_t codes[32];
-        struct codes_error e = {0, 0};
+        struct codes_error e = {0};
         double least = INFINITY;
         float largest = 0;
         for (int i = 0; i < 32; i++) {
@@ -143,7 +146,7 @@ static void bytes_end_at_127(void **state)
     const float w[] = {127, -127, 0.5f, 1.5f, -63.4f, 0, 0, 0, 2.5f};
     const int8_t want[] = {127, -127, 0, 2, -63, 0, 0, 0, 2};
     int8_t codes[9];
-    struct codes_error e = {0, 0};
+    struct codes_error e = {0};
     struct codes_scale s = codes_i8(w, NULL, 9, false, codes, &e);
     assert_true(s.scale == 1);
     assert_memory_equal(codes, want, sizeof want);
@@ -158,7 +161,7 @@ static void e4m3_fills_its_range(void **state)
     (void)state;
     const float w[] = {896, -2, 0};
     uint8_t codes[3];
-    struct codes_error e = {0, 0};
+    struct codes_error e = {0};
     float scale = codes_e4m3_scale(codes_largest(w, 3));
     assert_true(scale == 2);
     codes_e4m3(w, 3, scale, codes, &e);

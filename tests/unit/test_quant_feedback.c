@@ -144,7 +144,7 @@ static void what_has_no_factor_says_so(void **state)
 static struct feedback_rows code_rows(struct room *r, bool is_u4)
 {
     const uint32_t group = is_u4 ? GROUP : N;
-    struct codes_error e = {0, 0};
+    struct codes_error e = {0};
     for (uint32_t i = 0; i < N_ROW * N / group; i++) {
         float *w = r->w + i * group;
         r->scales[i] = is_u4 ? codes_u4(w, NULL, group, false, true, r->codes + i * group, &e)
