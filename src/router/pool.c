@@ -231,16 +231,30 @@ static bool was_tried(const struct pool_tried *t, uint32_t place, const struct s
     return t && s->generation > 0 && t->generations[place] == s->generation;
 }
 
-/* Those that may have it, as a choice sees them. */
+/* Whether one that has been looked at may have it. */
+static bool any_known(const struct pool *p, const struct pool_request *r, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
+        const struct server *s = &p->servers[i];
+        if (s->state == STATE_UP && !was_tried(r->tried, i, s) && may_have(s, r, now_us))
+            return true;
+    }
+    return false;
+}
+
+/* Those that may have it, as a choice sees them. One that has told nothing yet comes after all
+ * others: a stream that begins there could not go on elsewhere. */
 static size_t list_servers(struct pool *p, const struct pool_request *r, uint64_t now_us,
                            struct choice_server out[POOL_SERVERS_MAX])
 {
     uint32_t depth[PREFIX_SERVERS_MAX];
     size_t n = 0;
+    bool known = any_known(p, r, now_us);
     prefix_table_find(p->prefixes, r->keys, r->n_key, depth);
     for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
         const struct server *s = &p->servers[i];
         if (was_tried(r->tried, i, s) || !may_have(s, r, now_us)) continue;
+        if (known && s->state == STATE_UNKNOWN) continue;
         out[n++] = (struct choice_server){
             .id = i,
             .identity = s->identity,

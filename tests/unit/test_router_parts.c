@@ -321,6 +321,27 @@ static void a_server_in_the_place_of_another_has_failed_nothing(void **state)
     pool_destroy(p);
 }
 
+/* Streams can go on elsewhere only from a server that has told that it can. */
+static void a_server_that_has_told_nothing_comes_last(void **state)
+{
+    (void)state;
+    struct pool *p = pool_of((const char *const[]){"a:1", "b:1"}, 2);
+    const struct pool_load up = {.is_up = true, .moves = true, .numerics = 7};
+    struct pool_tried tried = {{0}, 0};
+    const struct pool_request r = {.tried = &tried};
+    struct pool_lease l;
+    pool_note_load(p, 1, 2, &up);
+    for (int i = 0; i < 4; i++) {
+        assert_true(pool_take(p, &r, 0, &l) && l.place == 1);
+        pool_give(p, &l, POOL_SERVED, 0);
+    }
+    pool_tried_add(&tried, &l);
+    assert_true(pool_take(p, &r, 0, &l) && l.place == 0);
+    pool_give(p, &l, POOL_SERVED, 0);
+    pool_check(p);
+    pool_destroy(p);
+}
+
 static void prompts_go_to_who_prefills_unless_that_is_later(void **state)
 {
     (void)state;
@@ -477,6 +498,7 @@ int main(void)
         cmocka_unit_test(a_server_that_fails_rests_and_is_tried_again),
         cmocka_unit_test(a_server_leaves_with_its_last_request),
         cmocka_unit_test(a_server_in_the_place_of_another_has_failed_nothing),
+        cmocka_unit_test(a_server_that_has_told_nothing_comes_last),
         cmocka_unit_test(prompts_go_to_who_prefills_unless_that_is_later),
         cmocka_unit_test(figures_of_a_look_are_read),
         cmocka_unit_test(a_stream_is_whole_wherever_it_breaks),
