@@ -247,6 +247,7 @@ typedef struct fathom_stats {
     uint64_t n_refused_full;   /* EBUSY: as many requests as there is room for */
     uint64_t n_refused_tokens; /* EBUSY: max_queued_tokens */
     uint64_t n_refused_ttft;   /* EBUSY: slo_ttft_ms */
+    uint64_t n_refused_pages;  /* EBUSY: pages wait for other servers to take them */
     uint64_t n_expired;
     uint64_t n_prefix_query_token; /* prompt tokens of requests begun, looked up in the cache */
     uint64_t n_prefix_hit_token;   /* of them found, in the cache or in the tiers */

@@ -1,11 +1,13 @@
 /* page_exchange.c - shelf, service and peers of an engine; who may have a request's pages */
 #include "engine/page_exchange.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/assert.h"
+#include "base/clock.h"
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -26,6 +28,8 @@ struct page_exchange {
     struct page_service *service; /* NULL: nothing is given */
     struct page_peers *peers;     /* NULL: nothing is taken */
     uint32_t n_peer;              /* places 0 .. n_peer - 1 are asked for every prompt */
+    uint32_t n_lent_max;          /* pages */
+    atomic_uint_fast64_t n_refused;
 };
 
 /* "host:port", "[::1]:port" */
@@ -101,6 +105,7 @@ fathom_err page_exchange_create(struct page_exchange **out, const struct exchang
     (void)snprintf(x->host, sizeof x->host, "%s", t->host ? t->host : "");
     x->secret = page_key_secret(&x->self.secret);
     x->with_next = c->with_next;
+    x->n_lent_max = c->n_ram_page / EXCHANGE_SHARE;
     x->n_lane = t->n_lane ? t->n_lane : LANES_DEFAULT;
     x->lease_us = (uint64_t)(t->lease_s ? t->lease_s : LEASE_DEFAULT_S) * 1000000;
     if (t->any_numerics) {
@@ -206,6 +211,24 @@ static fathom_err ask_all(struct page_exchange *x, struct request *r)
     return FATHOM_OK;
 }
 
+uint64_t page_exchange_n_refused(const struct page_exchange *x)
+{
+    return x ? atomic_load(&x->n_refused) : 0;
+}
+
+/* Who has not come in half of a lease may never come: those pages are the first to go. */
+static fathom_err lend(struct page_exchange *x, struct request *r, fathom_diag *d)
+{
+    uint32_t n_lent = page_shelf_n_lent(x->shelf, clock_now_us() + x->lease_us / 2);
+    r->lend_us = x->lease_us;
+    if (n_lent < x->n_lent_max) return FATHOM_OK;
+    atomic_fetch_add(&x->n_refused, 1);
+    FAIL(d, FATHOM_EBUSY,
+         "%u pages of prompts wait for other servers to take them, and %u may. Try again later, or "
+         "give this server more memory for them (--kv-offload-ram)",
+         n_lent, x->n_lent_max);
+}
+
 fathom_err page_exchange_choose(struct page_exchange *x, const fathom_request *r,
                                 struct request *out, fathom_diag *d)
 {
@@ -220,7 +243,7 @@ fathom_err page_exchange_choose(struct page_exchange *x, const fathom_request *r
              "with --kv-transfer-config and kv_role kv_consumer or kv_both");
     }
     if (!x) return FATHOM_OK;
-    out->lend_us = r->pages.lent ? x->lease_us : 0;
+    if (r->pages.lent) TRY(lend(x, out, d));
     if (r->pages.host) {
         TRY(page_peers_place(x->peers, r->pages.host, r->pages.port, &out->peer, d));
         out->has_peer = true;

@@ -26,6 +26,10 @@ struct exchange_config {
 /* Prompts of fewer whole pages are not asked for at other servers. */
 enum { EXCHANGE_MIN_PAGES = 2 };
 
+/* One part in so many of memory is for pages that wait to be taken: as much as the longest prompt
+ * has, where memory is what it is by default. */
+enum { EXCHANGE_SHARE = 2 };
+
 /* page_exchange_create - listens when it gives
  * Errors  EINVAL, EIO: the address; ENOTFOUND, EIO: UCX; ENOMEM. */
 fathom_err page_exchange_create(struct page_exchange **out, const struct exchange_config *c,
@@ -55,8 +59,13 @@ void page_exchange_note_busy(struct page_exchange *x, uint64_t us);
  * whether it lends its own: fills has_peer to lend_us. From any thread.
  *
  * Without a server in r, those of transfer.peers are asked how much of the prompt they have.
- * Errors  EINVAL: r names a server or lends pages, and the engine may not; ENOMEM. */
+ * Errors  EINVAL: r names a server or lends pages, and the engine may not; EBUSY: it lends, and
+ *         pages that nobody has taken in the first half of their leases fill EXCHANGE_SHARE of
+ *         memory: one more prompt would cost others theirs; ENOMEM. */
 fathom_err page_exchange_choose(struct page_exchange *x, const fathom_request *r,
                                 struct request *out, fathom_diag *d);
+
+/* page_exchange_n_refused - requests that page_exchange_choose was EBUSY for */
+uint64_t page_exchange_n_refused(const struct page_exchange *x);
 
 #endif

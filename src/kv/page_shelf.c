@@ -2,7 +2,8 @@
  *
  * Invariants: an item is in the bucket of its key exactly once while it is there, and in none
  * otherwise; n_reader is 0 unless it is there. Two items of one key do not exist: the tiers have
- * one entry a key. */
+ * one entry a key. Those that are lent are in a ring, in the order of their ends; its head is one
+ * item more. */
 #include "kv/page_shelf.h"
 
 #include <pthread.h>
@@ -20,15 +21,18 @@ struct item {
     uint32_t next; /* in the bucket */
     uint32_t n_reader;
     bool sent;
+    uint64_t lent_until_us; /* 0: it is not lent, and not in the ring */
+    uint32_t lent_prev, lent_next;
 };
 
 struct page_shelf {
     pthread_mutex_t lock;
     uint32_t n_place;
     uint32_t mask;
-    struct item *items; /* [n_place] */
+    struct item *items; /* [n_place + 1] */
     uint32_t *buckets;  /* [mask + 1] */
     uint64_t n_sent;
+    uint32_t n_lent;
 };
 
 fathom_err page_shelf_create(struct page_shelf **out, uint32_t n_place)
@@ -41,13 +45,14 @@ fathom_err page_shelf_create(struct page_shelf **out, uint32_t n_place)
     pthread_mutex_init(&s->lock, NULL);
     s->n_place = n_place;
     s->mask = n_bucket - 1;
-    s->items = mem_calloc(n_place, sizeof *s->items);
+    s->items = mem_calloc((size_t)n_place + 1, sizeof *s->items);
     s->buckets = mem_alloc_array(n_bucket, sizeof *s->buckets);
     if (!s->items || !s->buckets) {
         page_shelf_destroy(s);
         return FATHOM_ENOMEM;
     }
     for (uint32_t i = 0; i < n_bucket; i++) s->buckets[i] = NONE;
+    s->items[n_place].lent_prev = s->items[n_place].lent_next = n_place;
     *out = s;
     return FATHOM_OK;
 }
@@ -85,6 +90,53 @@ void page_shelf_put(struct page_shelf *s, uint32_t place, const struct tier_name
     pthread_mutex_unlock(&s->lock);
 }
 
+/* ---- what is lent, with the lock held ---- */
+
+static void take_back(struct page_shelf *s, struct item *item)
+{
+    if (item->lent_until_us == 0) return;
+    ASSERT(s->n_lent > 0 && item->name);
+    s->items[item->lent_prev].lent_next = item->lent_next;
+    s->items[item->lent_next].lent_prev = item->lent_prev;
+    item->lent_until_us = 0;
+    s->n_lent--;
+}
+
+void page_shelf_lend(struct page_shelf *s, uint32_t place, uint64_t until_us)
+{
+    pthread_mutex_lock(&s->lock);
+    ASSERT(place < s->n_place && until_us > 0);
+    struct item *item = &s->items[place];
+    if (item->name) {
+        take_back(s, item);
+        uint32_t prev = s->items[s->n_place].lent_prev;
+        while (s->items[prev].lent_until_us > until_us) prev = s->items[prev].lent_prev;
+        item->sent = false;
+        item->lent_until_us = until_us;
+        item->lent_prev = prev;
+        item->lent_next = s->items[prev].lent_next;
+        s->items[item->lent_next].lent_prev = place;
+        s->items[prev].lent_next = place;
+        s->n_lent++;
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+uint32_t page_shelf_n_lent(struct page_shelf *s, uint64_t now_us)
+{
+    pthread_mutex_lock(&s->lock);
+    uint32_t first;
+    while ((first = s->items[s->n_place].lent_next) != s->n_place &&
+           s->items[first].lent_until_us <= now_us) {
+        take_back(s, &s->items[first]);
+    }
+    uint32_t n = s->n_lent;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+/* ---- what is there ---- */
+
 bool page_shelf_remove(struct page_shelf *s, uint32_t place)
 {
     pthread_mutex_lock(&s->lock);
@@ -95,6 +147,7 @@ bool page_shelf_remove(struct page_shelf *s, uint32_t place)
         uint32_t *link = bucket_of(s, &item->name->key);
         while (*link != place) link = &s->items[*link].next;
         *link = item->next;
+        take_back(s, item);
         *item = (struct item){0};
     }
     pthread_mutex_unlock(&s->lock);
@@ -126,6 +179,7 @@ void page_shelf_give(struct page_shelf *s, uint32_t place, bool sent)
     ASSERT(place < s->n_place && s->items[place].n_reader > 0);
     s->items[place].n_reader--;
     s->items[place].sent |= sent;
+    if (sent) take_back(s, &s->items[place]);
     s->n_sent += sent;
     pthread_mutex_unlock(&s->lock);
 }

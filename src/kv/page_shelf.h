@@ -5,6 +5,9 @@
  * of the engine's thread, and it waits for none of them: memory that is being sent is passed over.
  *
  *   (none) --put--> THERE --take--> TAKEN (n readers) --give--> THERE --remove--> (none)
+ *
+ * Beside that a record is lent from page_shelf_lend until it has been sent, until its time is over
+ * or until it is removed.
  */
 #ifndef FATHOM_KV_PAGE_SHELF_H
 #define FATHOM_KV_PAGE_SHELF_H
@@ -43,6 +46,14 @@ struct shelf_page {
 bool page_shelf_take(struct page_shelf *s, const struct tier_name *name, struct shelf_page *out);
 void page_shelf_give(struct page_shelf *s, uint32_t place, bool sent);
 bool page_shelf_was_sent(struct page_shelf *s, uint32_t place);
+
+/* page_shelf_lend - another server will ask for the record of a place until then; accepts a place
+ * that holds none. One that was sent before may be asked for once more.
+ * page_shelf_n_lent - records that are lent now
+ *
+ * Cost  O(records that are lent for longer). */
+void page_shelf_lend(struct page_shelf *s, uint32_t place, uint64_t until_us);
+uint32_t page_shelf_n_lent(struct page_shelf *s, uint64_t now_us);
 
 /* page_shelf_count - how many of the first of n keys are there, up to the first that is not */
 uint32_t page_shelf_count(struct page_shelf *s, const struct hash128 *keys, uint32_t n);

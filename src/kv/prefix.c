@@ -52,6 +52,7 @@ struct node {
     uint32_t next; /* in the bucket; NO_PAGE: the last */
     bool published;
     bool offered;
+    bool is_new;           /* with lease_us: nobody else has it */
     uint32_t offered_prev; /* NO_PAGE at the ends */
     uint32_t offered_next;
     uint64_t lease_us;               /* offered first, and lent until then; 0: no */
@@ -146,7 +147,7 @@ static void keep(struct prefix_cache *c, uint32_t page, bool overwritten)
     const struct key k = key_of_node(n);
     const struct tier_name name = name_of(c, &n->name, &k);
     tiers_keep(c->tiers, &name, c->first_page + page, overwritten);
-    if (n->lease_us) (void)tiers_lease(c->tiers, &n->name, n->lease_us);
+    if (n->lease_us) (void)tiers_lease(c->tiers, &n->name, n->lease_us, n->is_new);
 }
 
 static void take_back_offer(struct prefix_cache *c, uint32_t page)
@@ -419,13 +420,14 @@ void prefix_offer(struct prefix_cache *c, uint32_t page)
     c->n_offered++;
 }
 
-void prefix_share(struct prefix_cache *c, uint32_t page, uint64_t until_us)
+void prefix_share(struct prefix_cache *c, uint32_t page, uint64_t until_us, bool is_new)
 {
     struct node *n = &c->nodes[page];
     if (!c->tiers) return;
     ASSERT(n->published && until_us > 0);
-    if (tiers_lease(c->tiers, &n->name, until_us)) return;
+    if (tiers_lease(c->tiers, &n->name, until_us, is_new)) return;
     take_back_offer(c, page);
+    n->is_new = is_new || (n->lease_us && n->is_new);
     n->lease_us = until_us;
     n->offered = true;
     n->offered_prev = NO_PAGE;

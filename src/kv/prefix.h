@@ -123,8 +123,9 @@ struct tiers *prefix_tiers(const struct prefix_cache *c);
 void prefix_offer(struct prefix_cache *c, uint32_t page);
 
 /* prefix_share - another server will ask for a published page: the tiers get a copy before all
- * others, and lend it memory until then (tiers_lease). Without tiers nothing happens. */
-void prefix_share(struct prefix_cache *c, uint32_t page, uint64_t until_us);
+ * others, and lend it memory until then (tiers_lease, also for is_new). Without tiers nothing
+ * happens. */
+void prefix_share(struct prefix_cache *c, uint32_t page, uint64_t until_us, bool is_new);
 
 /* prefix_keep_offered - give the tiers the shared pages, and at most n others that were offered
  *

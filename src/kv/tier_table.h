@@ -49,6 +49,7 @@ struct tier_entry {
     bool used;
     bool from_disk;    /* read, and not restored since */
     bool pulled;       /* READING from another server, not from disk */
+    bool lends;        /* it is lent on the shelf, or will be once it is there */
     uint64_t lease_us; /* memory is given up for others later than theirs until then; 0: not */
     struct tier_link links[LIST_COUNT];
 };

@@ -98,7 +98,7 @@ static void give_ram(struct tiers *t, struct tier_entry *e)
     t->free_ram[t->n_free_ram++] = e->ram;
     e->ram = TIER_NONE;
     e->ram_state = RAM_NONE;
-    e->from_disk = e->pulled = false;
+    e->from_disk = e->pulled = e->lends = false;
     e->lease_us = 0;
 }
 
@@ -141,6 +141,7 @@ static void put_on_shelf(struct tiers *t, const struct tier_entry *e)
     if (!t->c.shelf) return;
     ASSERT(e->ram_state == RAM_READY);
     page_shelf_put(t->c.shelf, e->ram, &t->names[e->ram], page_of(t, e->ram), t->sums[e->ram]);
+    if (e->lends && e->lease_us) page_shelf_lend(t->c.shelf, e->ram, e->lease_us);
 }
 
 /* False: another server reads it. */
@@ -157,11 +158,15 @@ static bool is_leased(struct tiers *t, struct tier_entry *e)
     return false;
 }
 
-bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us)
+bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us, bool is_new)
 {
     uint32_t i = tier_table_search(&t->table, key);
     if (i == TIER_NONE || t->table.entries[i].ram == TIER_NONE) return false;
-    if (t->c.shelf) t->table.entries[i].lease_us = until_us;
+    if (!t->c.shelf) return true;
+    struct tier_entry *e = &t->table.entries[i];
+    e->lease_us = until_us;
+    e->lends |= is_new;
+    if (is_new) page_shelf_lend(t->c.shelf, e->ram, until_us);
     return true;
 }
 

@@ -136,8 +136,9 @@ void tiers_give_up(struct tiers *t, uint64_t pull);
 /* tiers_lease - memory of the record is given up after that of all without a lease, until it has
  * been sent to another server, or until_us
  *
+ *   is_new  just computed, so that nobody else has it: it is lent on the shelf (page_shelf_lend)
  * Returns  false when it is nowhere, or on disk alone. */
-bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us);
+bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us, bool is_new);
 
 /* tiers_pay - whether n pages, of which n_disk are on disk, come sooner than they are computed
  *

@@ -434,12 +434,14 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
     return !r->fetch.failed;
 }
 
-/* Its published pages from `first` on are those that another server will ask for. */
-static void share_pages(struct sched *s, const struct request *r, uint32_t first, uint64_t now_us)
+/* Its published pages from `first` on, just computed or found, are those that another server will
+ * ask for. */
+static void share_pages(struct sched *s, const struct request *r, uint32_t first, bool is_new,
+                        uint64_t now_us)
 {
     if (r->lend_us == 0) return;
     for (uint32_t i = first; i < r->n_published; i++)
-        prefix_share(s->prefix, r->pages[i], now_us + r->lend_us);
+        prefix_share(s->prefix, r->pages[i], now_us + r->lend_us, is_new);
 }
 
 /* To RUNNING. The request is in no list. */
@@ -451,7 +453,7 @@ static void start(struct sched *s, struct request *r, uint64_t now_us)
         s->totals.n_hit_token += n_found;
     }
     request_admit(r, n_found, now_us);
-    share_pages(s, r, 0, now_us);
+    share_pages(s, r, 0, false, now_us);
     request_list_insert(&s->running, r);
 }
 
@@ -707,7 +709,7 @@ void sched_commit(struct sched *s, const struct plan *plan, const int32_t *drawn
         if (r->n_computed > r->n_reached) r->n_reached = r->n_computed;
         uint32_t n_published = r->n_published;
         publish_pages(s, r);
-        share_pages(s, r, n_published, now_us);
+        share_pages(s, r, n_published, true, now_us);
         if (why != REQUEST_FINISH_NONE) sched_end(s, r, why, now_us);
     }
 }

@@ -467,6 +467,7 @@ static void write_engine(struct scrape *s, const struct metrics_view *v)
     write_labelled(s, name, "reason", "queue_full", t->n_refused_full);
     write_labelled(s, name, "reason", "queued_tokens", t->n_refused_tokens);
     write_labelled(s, name, "reason", "slo_ttft", t->n_refused_ttft);
+    write_labelled(s, name, "reason", "pages_lent", t->n_refused_pages);
     write_labelled(s, name, "reason", "expired", t->n_expired);
     write_value(s, "fathom_prefill_token_seconds", PROMETHEUS_GAUGE,
                 "Time of one prompt token, as measured lately; 0: unknown.",

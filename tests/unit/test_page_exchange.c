@@ -237,6 +237,31 @@ static void a_record_that_is_not_there_yet_is_asked_for_again(void **state)
 }
 
 /* Memory of leased records is given up after that of others; once sent, or in time, it is not. */
+static void a_record_is_lent_until_it_is_sent_or_its_time_is_over(void **state)
+{
+    struct world *w = *state;
+    struct shelf_page page;
+    page_shelf_lend(w->shelf, 9, 50); /* nothing is there */
+    assert_int_equal(page_shelf_n_lent(w->shelf, 0), 0);
+    static const uint64_t ends[] = {50, 20, 40, 30, 60, 10};
+    for (uint32_t i = 0; i < 6; i++) page_shelf_lend(w->shelf, i, ends[i]);
+    assert_int_equal(page_shelf_n_lent(w->shelf, 9), 6);
+    assert_int_equal(page_shelf_n_lent(w->shelf, 30), 3); /* 0, 2 and 4 are left */
+    assert_true(page_shelf_take(w->shelf, &w->names[4], &page));
+    page_shelf_give(w->shelf, 4, false); /* the reader was lost */
+    assert_int_equal(page_shelf_n_lent(w->shelf, 30), 3);
+    assert_true(page_shelf_take(w->shelf, &w->names[4], &page));
+    page_shelf_give(w->shelf, 4, true);
+    assert_int_equal(page_shelf_n_lent(w->shelf, 30), 2);
+    page_shelf_lend(w->shelf, 4, 70); /* it is asked for once more */
+    assert_false(page_shelf_was_sent(w->shelf, 4));
+    page_shelf_lend(w->shelf, 0, 80);
+    assert_true(page_shelf_remove(w->shelf, 2));
+    assert_int_equal(page_shelf_n_lent(w->shelf, 69), 2);
+    assert_int_equal(page_shelf_n_lent(w->shelf, 70), 1);
+    assert_int_equal(page_shelf_n_lent(w->shelf, 80), 0);
+}
+
 static void a_lease_keeps_memory_until_it_is_sent(void **state)
 {
     struct world *w = *state;
@@ -257,12 +282,15 @@ static void a_lease_keeps_memory_until_it_is_sent(void **state)
         tiers_begin_step(w->tiers, w->now_us, 0);
         tiers_keep(w->tiers, &name, 0, true);
         tiers_synced(w->tiers);
-        if (i < 102) assert_true(tiers_lease(w->tiers, &name.key, 5000));
+        if (i < 102) assert_true(tiers_lease(w->tiers, &name.key, 5000, true));
+        if (i == 102) assert_true(tiers_lease(w->tiers, &name.key, 5000, false));
         for (int k = 0; k < 100000 && page_shelf_count(c.shelf, &name.key, 1) == 0; k++) {
             clock_sleep_us(100);
             tiers_begin_step(w->tiers, w->now_us, 0);
         }
         tiers_check(w->tiers);
+        uint32_t n_lent = i < 101 ? 1 : i < 151 ? 2 : i < 181; /* what is new and leased */
+        assert_int_equal(page_shelf_n_lent(c.shelf, w->now_us), n_lent);
         if (i == 150) { /* the first one is sent */
             struct shelf_page page;
             assert_int_equal(tiers_find(w->tiers, &leased[0].key), TIER_IN_RAM);
@@ -291,6 +319,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(tiers_have_records_from_a_peer, open_tiers, close_world),
         cmocka_unit_test_setup_teardown(a_record_that_is_not_there_yet_is_asked_for_again,
                                         open_tiers, close_world),
+        cmocka_unit_test_setup_teardown(a_record_is_lent_until_it_is_sent_or_its_time_is_over,
+                                        open_world, close_world),
         cmocka_unit_test_setup_teardown(a_lease_keeps_memory_until_it_is_sent, open_world,
                                         close_world),
     };
