@@ -16,6 +16,7 @@
 #include "base/rng.h"
 
 static void ask(struct relay *r, const char *why_not);
+static void ask_both(struct relay *r);
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
@@ -51,6 +52,7 @@ static void release(struct relay *r)
     buf_free(&r->fields);
     buf_free(&r->body);
     buf_free(&r->resume_body);
+    buf_free(&r->prefill.body);
     buf_free(&r->head);
     buf_free(&r->out);
     buf_free(&r->refusal);
@@ -166,8 +168,8 @@ static void take_head(void *arg, int status, const struct buf *fields)
     /* Should it break, those that were full may be free again. */
     if (streams) r->tried = (struct pool_tried){0};
     if (status == 200) pool_settle(r->all->pool, &r->lease);
-    if (r->state == RELAY_PREFILLING) {
-        r->status = status;
+    if (r->asks_anew) {
+        r->gave_up = true;
     } else if (r->state == RELAY_RESUMING) {
         if (streams) r->state = RELAY_STREAMING;
         r->gave_up = !streams;
@@ -188,7 +190,7 @@ static enum upstream_take take_body(void *arg, const char *bytes, size_t n)
     lock(r);
     if (!r->attached) {
         how = UPSTREAM_STOP;
-    } else if (r->gave_up || r->state == RELAY_PREFILLING) {
+    } else if (r->gave_up || r->asks_anew) {
         how = UPSTREAM_TAKEN; /* what a server says that does not go on */
     } else if (r->state == RELAY_STREAMING && r->out.len >= RELAY_OUT_BYTES) {
         r->is_late = true;
@@ -265,28 +267,11 @@ static void end_stream(struct relay *r, bool ok, const char *cause)
     ask(r, cause);
 }
 
-/* The prompt is computed, or is left to the server that answers. */
-static void end_prefill(struct relay *r, bool ok)
-{
-    if (ok && r->status == 200) {
-        memcpy(r->pages_host, r->lease.pages_host, sizeof r->pages_host);
-        r->pages_port = r->lease.pages_port;
-        atomic_fetch_add(&r->all->n_prefill, 1);
-    } else {
-        LOG_INFO("router", "%s %s: %s has not computed the prompt", r->method, r->target,
-                 r->lease.url);
-    }
-    r->state = RELAY_ASKING;
-    r->status = 0;
-    ask(r, "");
-}
-
 static enum pool_end how_it_ended(const struct relay *r, bool ok)
 {
-    if (!r->attached) return POOL_LEFT;
+    if (!r->attached || r->asks_anew) return POOL_LEFT;
     if (!ok) return POOL_FAILED;
-    bool asked = r->state == RELAY_ASKING || r->state == RELAY_PREFILLING;
-    bool refused = asked && is_refusal(r->status);
+    bool refused = r->state == RELAY_ASKING && is_refusal(r->status);
     return refused || r->gave_up || r->follow.fails ? POOL_REFUSED : POOL_SERVED;
 }
 
@@ -298,8 +283,8 @@ static void take_end(void *arg, bool ok, const char *cause)
     pool_give(r->all->pool, &r->lease, how_it_ended(r, ok), clock_now_us());
     if (!r->attached) {
         r->state = RELAY_OVER;
-    } else if (r->state == RELAY_PREFILLING) {
-        end_prefill(r, ok);
+    } else if (r->asks_anew) {
+        ask_both(r);
     } else if (r->state == RELAY_ASKING) {
         end_whole(r, ok, cause);
     } else {
@@ -311,13 +296,73 @@ static void take_end(void *arg, bool ok, const char *cause)
 
 static const struct upstream_ops ops = {take_head, take_body, take_end};
 
+/* ---- the side of the server that prefills --------------------------------------------------- */
+
+static void take_prefill_head(void *arg, int status, const struct buf *fields)
+{
+    struct relay *r = arg;
+    (void)fields;
+    lock(r);
+    r->prefill.status = status;
+    if (status == 200) pool_settle(r->all->pool, &r->prefill.lease);
+    unlock(r);
+}
+
+static enum upstream_take take_prefill_body(void *arg, const char *bytes, size_t n)
+{
+    (void)arg, (void)bytes, (void)n;
+    return UPSTREAM_TAKEN; /* its one token is drawn again by the server that answers */
+}
+
+/* The pages will not come, or not all. Whoever waits for them need not, unless its answer has
+ * begun, or will be the same refusal. */
+static void lose_pages(struct relay *r, bool ok)
+{
+    bool is_wrong = ok && r->prefill.status >= 400 && r->prefill.status < 500;
+    LOG_INFO("router", "%s %s: %s has not computed the prompt (status %d)", r->method, r->target,
+             r->prefill.lease.url, r->prefill.status);
+    pool_tried_add(&r->prefill.tried, &r->prefill.lease);
+    r->pages_port = 0;
+    if (r->state != RELAY_ASKING || !r->call) return;
+    if (is_wrong && !is_refusal(r->prefill.status)) return;
+    r->asks_anew = true;
+    upstream_cancel(r->call);
+}
+
+static void take_prefill_end(void *arg, bool ok, const char *cause)
+{
+    struct relay *r = arg;
+    enum pool_end how = POOL_SERVED;
+    (void)cause;
+    lock(r);
+    if (!r->attached) {
+        how = POOL_LEFT;
+    } else if (!ok) {
+        how = POOL_FAILED;
+    } else if (is_refusal(r->prefill.status)) {
+        how = POOL_REFUSED;
+    }
+    r->prefill.call = NULL;
+    pool_give(r->all->pool, &r->prefill.lease, how, clock_now_us());
+    if (ok && r->prefill.status == 200) {
+        atomic_fetch_add(&r->all->n_prefill, 1);
+    } else if (r->attached) {
+        lose_pages(r, ok);
+    }
+    unlock(r);
+    release(r);
+}
+
+static const struct upstream_ops prefill_ops = {take_prefill_head, take_prefill_body,
+                                                take_prefill_end};
+
 /* ---- asking -------------------------------------------------------------------------------- */
 
 /* The body for a server that computes the prompt. Of a member that comes twice the last one counts.
  */
 static fathom_err write_prefill(struct relay *r)
 {
-    struct buf *b = &r->resume_body;
+    struct buf *b = &r->prefill.body;
     size_t n = r->body.len;
     while (n > 0 && r->body.data[n - 1] != '}') n--;
     ASSERT(n > 0 && r->view.is_object);
@@ -358,44 +403,44 @@ static fathom_err write_resume(struct relay *r)
     return buf_add(b, body + r->view.inside, r->body.len - r->view.inside);
 }
 
-static fathom_err send(struct relay *r)
+static fathom_err send_to(struct relay *r, const char *server, const struct buf *body, bool passes,
+                          const struct upstream_ops *o, struct upstream_call **out)
 {
     struct buf url = {0}, fields = {0};
     char pass[STREAM_PASS_BYTES];
-    const struct buf *body = &r->body;
-    fathom_err err = FATHOM_OK;
-    if (r->state == RELAY_PREFILLING) {
-        TRY(write_prefill(r));
-        body = &r->resume_body;
-    } else if (r->state == RELAY_RESUMING || r->pages_port) {
-        TRY(write_resume(r));
-        body = &r->resume_body;
-    }
-    if (r->state == RELAY_ASKING) {
-        r->follows = r->lease.moves && r->pass.is_on;
-    }
-    (void)buf_printf(&url, "%s%s", r->lease.url, r->target);
+    (void)buf_printf(&url, "%s%s", server, r->target);
     (void)buf_add(&fields, buf_str(&r->fields), r->fields.len);
-    if (r->follows) {
+    if (passes) {
         stream_pass_write(pass, &r->pass, &r->all->secret);
         (void)buf_printf(&fields, STREAM_PASS_HEADER ": %s\r\n", pass);
     }
-    err = buf_status(&url);
+    fathom_err err = buf_status(&url);
     if (!err) err = buf_status(&fields);
     const struct upstream_request q = {.method = r->method,
                                        .url = buf_str(&url),
                                        .fields = buf_str(&fields),
                                        .body = buf_str(body),
                                        .n_body = body->len,
-                                       .ops = &ops,
+                                       .ops = o,
                                        .arg = r};
-    r->gave_up = r->is_late = false;
     atomic_fetch_add(&r->n_ref, 1); /* the call's */
-    if (!err) err = upstream_send(r->all->upstream, &q, &r->call);
+    if (!err) err = upstream_send(r->all->upstream, &q, out);
     buf_free(&url);
     buf_free(&fields);
     if (err) atomic_fetch_sub(&r->n_ref, 1);
     return err;
+}
+
+static fathom_err send(struct relay *r)
+{
+    const struct buf *body = &r->body;
+    if (r->state == RELAY_RESUMING || r->pages_port) {
+        TRY(write_resume(r));
+        body = &r->resume_body;
+    }
+    if (r->state == RELAY_ASKING) r->follows = r->lease.moves && r->pass.is_on;
+    r->gave_up = r->is_late = false;
+    return send_to(r, r->lease.url, body, r->follows, &ops, &r->call);
 }
 
 /* Nobody is left to ask. */
@@ -428,15 +473,9 @@ static void ask(struct relay *r, const char *why_not)
                                    .n_token = request_view_tokens(&r->view),
                                    .session = r->session,
                                    .tried = &r->tried,
-                                   .prefills = r->state == RELAY_PREFILLING,
                                    .moves = r->state == RELAY_RESUMING,
                                    .numerics = r->state == RELAY_RESUMING ? r->lease.numerics : 0};
     if (!pool_take(r->all->pool, &q, clock_now_us(), &r->lease)) {
-        if (r->state == RELAY_PREFILLING) {
-            r->state = RELAY_ASKING;
-            ask(r, why_not);
-            return;
-        }
         end_unserved(r, why_not);
         return;
     }
@@ -447,6 +486,39 @@ static void ask(struct relay *r, const char *why_not)
     } else {
         refuse(r, 500, "out_of_memory", "the router is out of memory");
     }
+}
+
+/* Gives the prompt to a server that prefills, where that is worth it. With the lock held. Asked
+ * anew, what was sent where tells nothing: nobody has computed it. */
+static void begin_prefill(struct relay *r)
+{
+    const struct pool_request q = {.keys = r->keys,
+                                   .n_key = r->prefill.tried.n ? 0 : r->n_key,
+                                   .n_token = request_view_tokens(&r->view),
+                                   .session = r->session,
+                                   .tried = &r->prefill.tried,
+                                   .prefills = true};
+    struct relay_prefill *p = &r->prefill;
+    uint64_t now_us = clock_now_us();
+    if (!r->may_move || !r->view.is_object || r->view.has_transfer) return;
+    if (!pool_wants_prefill(r->all->pool, &q, now_us)) return;
+    if (!pool_take(r->all->pool, &q, now_us, &p->lease)) return;
+    p->status = 0;
+    if (write_prefill(r) == FATHOM_OK &&
+        send_to(r, p->lease.url, &p->body, false, &prefill_ops, &p->call) == FATHOM_OK) {
+        memcpy(r->pages_host, p->lease.pages_host, sizeof r->pages_host);
+        r->pages_port = p->lease.pages_port;
+        return;
+    }
+    pool_give(r->all->pool, &p->lease, POOL_LEFT, now_us);
+}
+
+static void ask_both(struct relay *r)
+{
+    r->state = RELAY_ASKING;
+    r->asks_anew = false;
+    begin_prefill(r);
+    ask(r, "");
 }
 
 /* The keys of the prompt, and whether the stream could go on elsewhere. */
@@ -467,12 +539,7 @@ void relay_ask(struct relay *r)
     atomic_fetch_add(&r->all->n_request, 1);
     lock(r);
     ASSERT(r->state == RELAY_READING);
-    const struct pool_request q = {
-        .keys = r->keys, .n_key = r->n_key, .n_token = request_view_tokens(&r->view)};
-    bool apart = r->may_move && r->view.is_object && !r->view.has_transfer &&
-                 pool_wants_prefill(r->all->pool, &q, clock_now_us());
-    r->state = apart ? RELAY_PREFILLING : RELAY_ASKING;
-    ask(r, "");
+    ask_both(r);
     unlock(r);
 }
 
@@ -522,6 +589,7 @@ void relay_detach(struct relay *r)
     lock(r);
     r->attached = false;
     if (r->call) upstream_cancel(r->call);
+    if (r->prefill.call) upstream_cancel(r->prefill.call);
     unlock(r);
     release(r);
 }

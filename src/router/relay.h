@@ -1,8 +1,5 @@
 /* relay.h - a request on its way through a router: which server has it, and what has come back
  *
- *               relay_ask; a server prefills
- *   READING --------------------> PREFILLING --its end, whatever it is--> ASKING
- *
  *               relay_ask              head of a stream
  *   READING ------------------> ASKING -----------------> STREAMING --its end--> OVER
  *                                | ^  \--a whole answer, or nobody has one-----> OVER
@@ -12,7 +9,6 @@
  *                                  +------ RESUMING <---------+
  *
  *   READING    the body comes in (the HTTP thread's alone)
- *   PREFILLING a server computes the prompt, for the one that will be asked
  *   ASKING     a server has it, and nothing of an answer has left
  *   STREAMING  what comes leaves
  *   RESUMING   another server has it, and goes on where the stream broke
@@ -21,7 +17,11 @@
  * Until something has left, a request that a server refuses or loses goes to another one, to each
  * once. A stream with a pass goes on at another server at any place (stream_follow.h).
  *
- * The connection and the call of the server hold a reference each. Everything from `state` on is
+ * Where prefill is apart another server computes the prompt meanwhile, and the one that answers
+ * takes its pages as they are done. If it refuses or is lost before anything has left, the request
+ * is asked anew: with another one that prefills, or without.
+ *
+ * The connection and the calls of servers hold a reference each. Everything from `state` on is
  * under `lock`; before ASKING the HTTP thread has all of it. Locks of the pool and of the
  * upstream's mail are taken within it and last.
  */
@@ -50,14 +50,7 @@ struct relays {
     atomic_uint n_live;
 };
 
-enum relay_state {
-    RELAY_READING,
-    RELAY_PREFILLING,
-    RELAY_ASKING,
-    RELAY_STREAMING,
-    RELAY_RESUMING,
-    RELAY_OVER
-};
+enum relay_state { RELAY_READING, RELAY_ASKING, RELAY_STREAMING, RELAY_RESUMING, RELAY_OVER };
 
 /* The calls of the client's side, made with the relay's lock, and none after relay_detach. */
 struct relay_client {
@@ -88,8 +81,15 @@ struct relay {
     struct pool_lease lease;    /* with call */
     struct pool_tried tried;    /* servers that failed it */
     uint32_t n_move;
-    struct buf resume_body;          /* what is sent, when it is not `body` */
-    char pages_host[POOL_URL_BYTES]; /* who has computed the prompt; "": nobody */
+    struct buf resume_body; /* what is sent, when it is not `body` */
+    struct relay_prefill {
+        struct upstream_call *call; /* NULL: no server computes the prompt for another one */
+        struct pool_lease lease;
+        struct pool_tried tried; /* those that have not computed it */
+        struct buf body;
+        int status;
+    } prefill;
+    char pages_host[POOL_URL_BYTES]; /* who computes the prompt, or has; "": nobody */
     uint16_t pages_port;
     int status;
     struct buf head; /* header lines of the answer */
@@ -99,6 +99,7 @@ struct relay {
     struct stream_follow follow;
     bool follows;       /* events are followed; else bytes pass */
     bool gave_up;       /* nothing more is wanted of this server */
+    bool asks_anew;     /* once its call has ended: the pages that it waits for do not come */
     struct buf refusal; /* the answer of a server that is full, should no other have one */
     struct buf refusal_head;
     int refusal_status; /* 0: none */

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """test_pd - a server that prefills and one that decodes, with the pilot
 
-    test_pd.py [--ucx] pair|faults|strangers|router|peers|kill|cancels|time|pool [N] PROGRAM
+    test_pd.py [--ucx] pair|faults|full|strangers|router|peers|kill|cancels|time|pool [N] PROGRAM
 
 pair: both dialects, 32 requests at once: every answer is one server's, and pages have moved.
 faults: killed and stopped servers, damage on the way, hostile clients, requests that leave.
+full: a server whose memory is full of pages that nobody has taken yet.
 strangers: other secrets, models, numerics and layouts.
 router: fathom router with --prefill and --decode, in all four APIs.
 peers: --kv-peers.
@@ -637,6 +638,7 @@ def check_router():
         assert moved(d)[0] > n, path
         n = moved(d)[0]
     wait_until(lambda: sum(total(p, "fathom_kv_pages_sent_total") for p in ps) >= n)
+    check_router_overlap(one, ps, d, router)
     # what is there already, and what is short, is computed by nobody else
     prefills = [total(p, "fathom_kv_pages_sent_total") for p in ps]
     ask(router, *requests[1])
@@ -649,6 +651,90 @@ def check_router():
         body = body_of(seed, 400)
         assert ask(router, "/v1/completions", body) == ask(one, "/v1/completions", body)
     for s in (router, d, one):
+        assert s.stop() == 0
+
+
+def check_router_overlap(one, ps, d, router):
+    """The server that answers has a request while the other one computes the prompt, and is not left
+    waiting when that one is lost."""
+    def started():
+        return d.health()["running"] + d.health()["waiting"] >= 1
+
+    for seed in (720, 721):
+        body, answers = body_of(seed, 400), []
+        d.wait_idle()
+        for p in ps:
+            p.process.send_signal(signal.SIGSTOP)
+        asked = threading.Thread(target=lambda b=body: answers.append(
+            post(router, b, "/v1/completions")))
+        asked.start()
+        wait_until(started)
+        if seed == 721:
+            ps[0].kill()
+            ps[0] = server("kv_producer")
+            assert post(router, {"url": ps[0].url, "type": "prefill"}, "/instances/add")[0] == 200
+        for p in ps:
+            p.process.send_signal(signal.SIGCONT)
+        asked.join(HANG_S)
+        status, answer = answers[0]
+        assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
+
+
+def lend(p, body):
+    """Status, Retry-After and error code of a request whose pages another server will ask for."""
+    connection = p.connect()
+    connection.request("POST", "/v1/completions", json.dumps(
+        {**body, "max_tokens": 1, "kv_transfer_params": {"do_remote_decode": True}}))
+    answer = connection.getresponse()
+    text = json.loads(answer.read())
+    connection.close()
+    return answer.status, answer.getheader("Retry-After"), text.get("error", {}).get("code")
+
+
+def check_full():
+    """What is promised to others and not taken yet bounds what a server prefills for them."""
+    one, d = server(), server("kv_consumer")
+    full, other = (server("kv_producer", "--kv-offload-ram", "12M") for _ in range(2))
+    held, params = [body_of(730 + i, 200) for i in range(4)], []
+    n_held = 0
+    while n_held < 9:  # of its 18
+        params.append(prefill(full, held[len(params)]))
+        n_held += len(params[-1]["remote_block_ids"])
+        wait_until(lambda: total(full, "fathom_kv_tier_uncopied_pages") == 0)
+    assert n_held < 18 and len(params) < 4, params  # else the test shows nothing
+    wait_until(lambda: lend(full, held[3])[0] == 429)  # once they are whole in memory
+    status, after, code = lend(full, held[3])
+    assert (status, code) == (429, "server_busy") and int(after) >= 1, (status, after, code)
+    assert post(full, held[3])[0] == 200  # nobody else will ask for its pages
+    refused = [n for name, n in full.metrics().items()
+               if name.startswith("fathom_requests_refused_total{") and '"pages_lent"' in name]
+    assert len(refused) == 1 and refused[0] >= 2, refused
+    # a router takes another server for prompts, and without one the server that answers
+    router = Router([d], "--policy", "consistent_hash", "--prefill", full.url, other.url, "--decode")
+    atexit.register(router.kill)
+    router.wait_up(3)
+    n_pulled = moved(d)[0]
+    for seed in range(740, 752):
+        body = body_of(seed, 200)
+        status, answer = post(router, body)
+        assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
+        if router.instances()[full.url]["refused"]:
+            break
+    assert router.instances()[full.url]["refused"] and moved(d)[0] > n_pulled
+    assert post(router, {"url": other.url}, "/instances/remove")[0] == 200
+    wait_until(lambda: other.url not in router.instances())
+    n_refused = router.instances()[full.url]["refused"]
+    body = body_of(760, 200)
+    status, answer = post(router, body)
+    assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
+    assert router.instances()[full.url]["refused"] == n_refused + 1
+    assert router.instances()[full.url]["breaker"] == "closed"
+    # once they are taken there is room
+    for body, given in zip(held, params):
+        status, answer = post(d, {**body, "kv_transfer_params": given})
+        assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
+    wait_until(lambda: lend(full, body_of(761, 200))[0] == 200)
+    for s in (router, one, d, full, other):
         assert s.stop() == 0
 
 
@@ -696,7 +782,10 @@ def check_kill(n):
         t.start()
     n_kill = 0
     while any(t.is_alive() for t in threads):
-        time.sleep(1.5)
+        n_pulled, end = moved(d)[0], time.monotonic() + 20
+        while moved(d)[0] == n_pulled and time.monotonic() < end and threads[0].is_alive():
+            time.sleep(0.02)  # else a busy machine kills each before it has given a page
+        time.sleep(random.random() * 0.5)
         now[0].kill()
         n_kill += 1
         now[0] = server("kv_producer")
@@ -807,4 +896,4 @@ if __name__ == "__main__":
         check_many_cancels(number)
     else:
         {"pair": check_pair, "faults": check_faults, "strangers": check_strange,
-         "router": check_router, "peers": check_peers}[part]()
+         "full": check_full, "router": check_router, "peers": check_peers}[part]()
