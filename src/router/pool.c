@@ -291,7 +291,14 @@ static void lease(struct pool *p, const struct pool_request *r, const struct cho
     s->n_pending += n_new;
     s->n_key += r->n_key;
     s->n_key_held += r->n_token ? r->n_key * c->n_cached / r->n_token : 0;
-    prefix_table_note(p->prefixes, r->keys, r->n_key, c->id);
+}
+
+void pool_note_sent(struct pool *p, const struct pool_request *r, const struct pool_lease *l)
+{
+    lock(p);
+    if (p->servers[l->place].generation == l->generation)
+        prefix_table_note(p->prefixes, r->keys, r->n_key, l->place);
+    unlock(p);
 }
 
 void pool_tried_add(struct pool_tried *t, const struct pool_lease *l)

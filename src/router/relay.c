@@ -479,7 +479,10 @@ static void ask(struct relay *r, const char *why_not)
         end_unserved(r, why_not);
         return;
     }
-    if (send(r) == FATHOM_OK) return;
+    if (send(r) == FATHOM_OK) {
+        pool_note_sent(r->all->pool, &q, &r->lease);
+        return;
+    }
     pool_give(r->all->pool, &r->lease, POOL_LEFT, clock_now_us());
     if (r->state == RELAY_RESUMING) {
         break_stream(r, "the router is out of memory");
@@ -519,6 +522,9 @@ static void ask_both(struct relay *r)
     r->asks_anew = false;
     begin_prefill(r);
     ask(r, "");
+    if (!r->prefill.call) return;
+    const struct pool_request q = {.keys = r->keys, .n_key = r->n_key};
+    pool_note_sent(r->all->pool, &q, &r->prefill.lease);
 }
 
 /* The keys of the prompt, and whether the stream could go on elsewhere. */

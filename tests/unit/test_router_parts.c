@@ -382,6 +382,7 @@ static void prompts_go_to_who_prefills_unless_that_is_later(void **state)
     pool_note_load(p, 1, 2, &prefills);
     assert_true(pool_wants_prefill(p, &q, 0));
     assert_true(pool_take(p, &q, 0, &l));
+    pool_note_sent(p, &q, &l);
     pool_give(p, &l, POOL_SERVED, 0);
     assert_false(pool_wants_prefill(p, &q, 0));
     pool_check(p);
