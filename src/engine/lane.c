@@ -108,12 +108,20 @@ struct lane *lane_choose(struct lane *lanes, uint32_t n_lane, struct sequence *q
     return best;
 }
 
+/* Prompt tokens that another server gives the pages of. */
+static uint32_t count_given(const struct request *r)
+{
+    uint32_t n = r->has_peer ? r->peer_end * KV_PAGE_TOKENS : 0;
+    ASSERT(n < r->n_prompt);
+    return n;
+}
+
 void lane_add(struct lane *l, struct sequence *q)
 {
     ASSERT(q->n_owed == 0 && q->request.state == REQUEST_NEW);
     q->lane = l->i;
     sched_add(l->sched, &q->request);
-    owe(l, q, q->request.n_prompt);
+    owe(l, q, q->request.n_prompt - count_given(&q->request));
 }
 
 void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint64_t now_us)
@@ -217,7 +225,9 @@ static void count_entry(struct lane *l, const struct plan_entry *entry, struct l
     uint32_t end = entry->first + entry->n_token;
     uint32_t n_prompt = q->request.n_prompt;
     uint32_t n_left = n_prompt > end ? n_prompt - end : 0;
-    if (n_left < q->n_owed) owe(l, q, n_left);
+    /* Pages that did not come are computed here after all. */
+    bool lost = count_given(&q->request) > 0 && q->request.state == REQUEST_RUNNING;
+    if (n_left < q->n_owed || lost) owe(l, q, n_left);
     if (entry->first >= n_prompt) {
         t->measured.n_decode++;
     } else {

@@ -274,6 +274,7 @@ static void lease(struct pool *p, const struct pool_request *r, const struct cho
 {
     struct server *s = &p->servers[c->id];
     uint64_t n_new = r->n_token > c->n_cached ? r->n_token - c->n_cached : 0;
+    if (r->has_pages) n_new = 0;
     bool is_probe = s->n_failed >= BREAKER_FAILURES;
     *out = (struct pool_lease){.place = c->id,
                                .generation = s->generation,

@@ -75,6 +75,7 @@ struct pool_request {
     uint64_t session;               /* 0: none */
     const struct pool_tried *tried; /* NULL: none */
     bool prefills;                  /* its prompt is for another server to go on with */
+    bool has_pages;                 /* another one computes its prompt */
     bool moves;                     /* only a server that goes on with streams will do, */
     uint64_t numerics;              /* and one of these */
 };

@@ -473,6 +473,7 @@ static void ask(struct relay *r, const char *why_not)
                                    .n_token = request_view_tokens(&r->view),
                                    .session = r->session,
                                    .tried = &r->tried,
+                                   .has_pages = r->pages_port != 0,
                                    .moves = r->state == RELAY_RESUMING,
                                    .numerics = r->state == RELAY_RESUMING ? r->lease.numerics : 0};
     if (!pool_take(r->all->pool, &q, clock_now_us(), &r->lease)) {

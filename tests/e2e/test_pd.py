@@ -669,6 +669,10 @@ def check_router_overlap(one, ps, d, router):
             post(router, b, "/v1/completions")))
         asked.start()
         wait_until(started)
+        load = d.connect()
+        load.request("GET", "/load")
+        assert json.loads(load.getresponse().read())["waiting_tokens"] <= 64  # the rest comes
+        load.close()
         if seed == 721:
             ps[0].kill()
             ps[0] = server("kv_producer")

@@ -377,6 +377,19 @@ static void prompts_go_to_who_prefills_unless_that_is_later(void **state)
     decodes.n_owed = 1000;
     pool_note_load(p, 0, 1, &decodes);
     assert_false(pool_wants_prefill(p, &q, 0));
+    /* of a prompt whose pages it takes nothing waits at it */
+    struct pool_request takes = q;
+    takes.has_pages = true;
+    decodes = (struct pool_load){.is_up = true, .token_us = 20};
+    pool_note_load(p, 0, 1, &decodes);
+    prefills.n_owed = 2001;
+    pool_note_load(p, 1, 2, &prefills);
+    assert_true(pool_take(p, &takes, 0, &l) && l.place == 0);
+    assert_false(pool_wants_prefill(p, &q, 0));
+    pool_give(p, &l, POOL_SERVED, 0);
+    assert_true(pool_take(p, &q, 0, &l) && l.place == 0);
+    assert_true(pool_wants_prefill(p, &q, 0)); /* of one that it computes 1000 tokens do */
+    pool_give(p, &l, POOL_SERVED, 0);
     /* a prompt that it has needs nobody */
     prefills.n_owed = 0;
     pool_note_load(p, 1, 2, &prefills);
