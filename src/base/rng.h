@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* The keyed draws run on the device too. */
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIP__)
 #define RNG_INLINE static __host__ __device__ inline
 #else
 #define RNG_INLINE static inline

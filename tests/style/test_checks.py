@@ -229,6 +229,16 @@ class Checks(unittest.TestCase):
                         "/* f - Errors  ENOMEM\n *   Cost  O(n) */"):
             self.passes("check_style", {"src/base/a.c": comment + "\n"})
 
+    def test_names_that_cuda_alone_has(self):
+        names = ("cudaError_t", "__nv_bfloat16", "__half2float", "__float2bfloat16_rn",
+                 "__ballot_sync", "__syncwarp", "asm", "__CUDA_ARCH__", "__grid_constant__")
+        body = "#include <cuda_fp8.h>\nvoid f(void)\n{\n%s}\n" % "".join(f"    {n}();\n" for n in names)
+        found = [f"src/backend/cuda/a.cu:{4 + i}: {n} is CUDA's alone" for i, n in enumerate(names)]
+        self.style(body, "a.cu:1: <cuda_fp8.h> is", *found, path="src/backend/cuda/a.cu")
+        self.passes("check_style", {"src/backend/cuda/sm90/a.cu": body})
+        other = "/* cudaError_t */\nvoid f(void)\n{\n    __syncthreads();\n    cuda_launch();\n}\n"
+        self.passes("check_style", {"src/backend/cuda/a.cu": other})
+
     # ---- source_numbers ----
 
     def numbers(self, files, *arguments):

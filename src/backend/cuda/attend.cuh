@@ -56,4 +56,9 @@ fathom_err attend_sm90(struct cuda_backend *c, struct attend_args a, enum attend
                        uint32_t n_token, uint32_t max_context);
 fathom_err attend_sm90_init(struct cuda_backend *c);
 
+/* generic/attend_fast.cu: on sm_90, rows in expanded form, and the others in absorbed form: of
+ * answers, then of prompts */
+fathom_err attend_fast(struct cuda_backend *c, const struct mla_attend_args *a,
+                       const struct attend_args &k);
+
 #endif

@@ -90,7 +90,7 @@ void cuda_buffer_destroy(struct backend *b, struct buffer *buf)
 
 static fathom_err fetch(struct cuda_backend *c, void *host, const void *device, size_t bytes)
 {
-    CU_TRY(c, cudaMemcpy(host, device, bytes, cudaMemcpyDeviceToHost), "buffer_read");
+    CU_TRY(c, gpu_memcpy(host, device, bytes, GPU_TO_HOST), "buffer_read");
     return FATHOM_OK;
 }
 
@@ -160,24 +160,23 @@ static fathom_err write_index_row(struct cuda_backend *c, struct buffer *buf, ui
     uint32_t n = c->c.index_n_head * KV_INDEX_DIM;
     if (buf->index_f) {
         CU_TRY(c,
-               cudaMemcpyAsync(buf->index_f + (size_t)row * n, in, (size_t)n * 4,
-                               cudaMemcpyHostToDevice, c->stream),
+               gpu_memcpy_async(buf->index_f + (size_t)row * n, in, (size_t)n * 4, GPU_TO_DEVICE,
+                                c->stream),
                "buffer_write");
     } else {
         uint8_t *codes = (uint8_t *)mem_alloc(n);
         if (!codes) return FATHOM_ENOMEM;
         for (uint32_t i = 0; i < n; i++) codes[i] = e4m3_from_f32(in[i]);
         fathom_err err = cuda_check(
-            c,
-            cudaMemcpyAsync(buf->q + (size_t)row * n, codes, n, cudaMemcpyHostToDevice, c->stream),
+            c, gpu_memcpy_async(buf->q + (size_t)row * n, codes, n, GPU_TO_DEVICE, c->stream),
             "copy", "buffer_write");
         if (!err) err = c->base.ops->sync(&c->base);
         mem_free(codes);
         TRY(err);
     }
     CU_TRY(c,
-           cudaMemcpyAsync(buf->index_weight + (size_t)row * c->c.index_n_head, in + n,
-                           (size_t)c->c.index_n_head * 4, cudaMemcpyHostToDevice, c->stream),
+           gpu_memcpy_async(buf->index_weight + (size_t)row * c->c.index_n_head, in + n,
+                            (size_t)c->c.index_n_head * 4, GPU_TO_DEVICE, c->stream),
            "buffer_write");
     return FATHOM_OK;
 }
@@ -221,7 +220,7 @@ __global__ void narrow_kernel(bf16 *h, const float *f, size_t n)
 {
     kernel_begin();
     size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
-    if (i < n) h[i] = __float2bfloat16_rn(f[i]);
+    if (i < n) h[i] = float_to_bf16(f[i]);
 }
 
 static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t at, uint32_t n_row,
@@ -231,11 +230,11 @@ static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t 
     ASSERT(!buf->q || buf->kind != BUFFER_NORMED || at % FP8_GROUP == 0);
     float *f = buf->f ? buf->f + at : NULL, *temporary = NULL;
     if (!f) {
-        CU_TRY(c, cudaMalloc((void **)&temporary, n * 4), "buffer_write");
+        CU_TRY(c, gpu_malloc((void **)&temporary, n * 4), "buffer_write");
         f = temporary;
     }
-    fathom_err err = cuda_check(c, cudaMemcpyAsync(f, in, n * 4, cudaMemcpyHostToDevice, c->stream),
-                                "copy", "buffer_write");
+    fathom_err err = cuda_check(c, gpu_memcpy_async(f, in, n * 4, GPU_TO_DEVICE, c->stream), "copy",
+                                "buffer_write");
     if (!err && buf->h) {
         err = cuda_launch(c, "buffer_write", narrow_kernel, dim3((unsigned)((n + 255) / 256)), 256,
                           0, buf->h + at, (const float *)f, n);
@@ -246,7 +245,7 @@ static fathom_err write_main(struct cuda_backend *c, struct buffer *buf, size_t 
                             "buffer_write");
     }
     if (!err) err = c->base.ops->sync(&c->base);
-    if (temporary) (void)cudaFree(temporary);
+    if (temporary) (void)gpu_free(temporary);
     return err;
 }
 
@@ -265,17 +264,16 @@ static fathom_err write_pairs(struct cuda_backend *c, struct buffer *buf, uint32
         for (uint32_t j = 0; j < k; j++) ids[j] = (int32_t)list[j];
         size_t at = (size_t)(row0 + r) * k;
         err = cuda_check(
-            c, cudaMemcpyAsync(buf->i + at, ids, (size_t)k * 4, cudaMemcpyHostToDevice, c->stream),
-            "copy", "buffer_write");
+            c, gpu_memcpy_async(buf->i + at, ids, (size_t)k * 4, GPU_TO_DEVICE, c->stream), "copy",
+            "buffer_write");
         if (!err && buf->kind == BUFFER_SELECT) {
             err = cuda_check(
-                c, cudaMemcpyAsync(buf->n + row0 + r, &count, 4, cudaMemcpyHostToDevice, c->stream),
-                "copy", "buffer_write");
+                c, gpu_memcpy_async(buf->n + row0 + r, &count, 4, GPU_TO_DEVICE, c->stream), "copy",
+                "buffer_write");
         } else if (!err) {
-            err = cuda_check(c,
-                             cudaMemcpyAsync(buf->w + at, row + k, (size_t)k * 4,
-                                             cudaMemcpyHostToDevice, c->stream),
-                             "copy", "buffer_write");
+            err = cuda_check(
+                c, gpu_memcpy_async(buf->w + at, row + k, (size_t)k * 4, GPU_TO_DEVICE, c->stream),
+                "copy", "buffer_write");
         }
         if (!err) err = c->base.ops->sync(&c->base); /* ids and count are used again */
     }

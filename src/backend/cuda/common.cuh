@@ -2,8 +2,6 @@
 #ifndef FATHOM_BACKEND_CUDA_COMMON_CUH
 #define FATHOM_BACKEND_CUDA_COMMON_CUH
 
-#include <cuda_fp8.h>
-
 #include "backend/cuda/cuda_int.cuh"
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/port.cuh"
@@ -43,17 +41,6 @@ static __device__ __forceinline__ float block_sum(float v, float *scratch)
     return warp_sum(lane < blockDim.x / WARP ? scratch[lane] : 0.0f);
 }
 
-static __device__ __forceinline__ float e4m3_to_float(uint8_t v)
-{
-    __half_raw h = __nv_cvt_fp8_to_halfraw(v, __NV_E4M3);
-    return __half2float(*(__half *)&h);
-}
-
-static __device__ __forceinline__ uint8_t float_to_e4m3(float v)
-{
-    return (uint8_t)__nv_cvt_float_to_fp8(v, __NV_SATFINITE, __NV_E4M3);
-}
-
 /* A stored element before its scale, as tensor_view_row has it. */
 template <enum dtype DT>
 static __device__ __forceinline__ float stored_value(const void *data, size_t at)
@@ -61,20 +48,8 @@ static __device__ __forceinline__ float stored_value(const void *data, size_t at
     static_assert(DT == DTYPE_F32 || DT == DTYPE_BF16 || DT == DTYPE_F8_E4M3,
                   "what weight.cu stores");
     if (DT == DTYPE_F32) return ((const float *)data)[at];
-    if (DT == DTYPE_BF16) return __bfloat162float(((const bf16 *)data)[at]);
+    if (DT == DTYPE_BF16) return bf16_to_float(((const bf16 *)data)[at]);
     return e4m3_to_float(((const uint8_t *)data)[at]);
-}
-
-/* Two codes, x in the low byte. */
-static __device__ __forceinline__ uint16_t float2_to_e4m3x2(float x, float y)
-{
-    return (uint16_t)__nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);
-}
-
-static __device__ __forceinline__ float2 e4m3x2_to_float2(uint16_t v)
-{
-    __half2_raw h = __nv_cvt_fp8x2_to_halfraw2(v, __NV_E4M3);
-    return __half22float2(*(__half2 *)&h);
 }
 
 /* The scale of a group with the largest magnitude amax: amax / 448 rounded up to a power of two.
@@ -116,13 +91,7 @@ static __device__ __forceinline__ void load_words(struct k_line_words &to, const
 
 static __device__ __forceinline__ float to_bf16_and_back(float v)
 {
-    return __bfloat162float(__float2bfloat16_rn(v));
-}
-
-static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi)
-{
-    __nv_bfloat162 p = __floats2bfloat162_rn(lo, hi);
-    return *(uint32_t *)&p;
+    return bf16_to_float(float_to_bf16(v));
 }
 
 /* Two bf16, the lower one first. */

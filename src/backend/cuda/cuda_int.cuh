@@ -259,10 +259,10 @@ struct cuda_backend {
     bool sm90;    /* attention, and FP8 products where the matrix allows, run on sm90/ */
     struct sm90_limits limits;
     int device;
-    struct cudaDeviceProp properties;
-    cudaStream_t stream;
+    gpu_properties properties;
+    gpu_stream stream;
     bool recording; /* launches become a recorded step: launch.cuh */
-    cudaEvent_t fences[BACKEND_FENCE_MAX];
+    gpu_event fences[BACKEND_FENCE_MAX];
     char fault[FAULT_BYTES];
     struct {
         const char *what;
@@ -366,10 +366,10 @@ static inline bool cuda_has_selected_prompts(const struct expanded_rows &e,
 }
 
 /* fault.cu: cuda_check - OK, or record the first fault (call, operator, cause) and give EDEVICE */
-fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, const char *what);
+fathom_err cuda_check(struct cuda_backend *c, gpu_error e, const char *call, const char *what);
 #define CU_TRY(c, call, what)                                                                      \
     do {                                                                                           \
-        fathom_err cu_err_ = cuda_check((c), (call), #call, (what));                               \
+        fathom_err cu_err_ = cuda_check((c), (call), GPU_TEXT(call), (what));                      \
         if (cu_err_ != FATHOM_OK) return cu_err_;                                                  \
     } while (0)
 

@@ -33,7 +33,7 @@ static const char *get_fault(struct backend *b)
 static fathom_err bind_thread(struct backend *b)
 {
     struct cuda_backend *c = cuda_of(b);
-    CU_TRY(c, cudaSetDevice(c->device), "bind_thread");
+    CU_TRY(c, gpu_set_device(c->device), "bind_thread");
     return FATHOM_OK;
 }
 
@@ -56,18 +56,18 @@ static fathom_err device_alloc(struct backend *b, size_t bytes, const char *what
     *out = NULL;
     size_t rounded = (bytes + ALLOC_ALIGN - 1) / ALLOC_ALIGN * ALLOC_ALIGN;
     if (!rounded) rounded = ALLOC_ALIGN;
-    cudaError_t e = cudaMalloc(out, rounded);
-    if (e == cudaErrorMemoryAllocation) {
+    gpu_error e = gpu_malloc(out, rounded);
+    if (e == GPU_NO_MEMORY) {
         size_t n_free = 0, total = 0;
-        (void)cudaGetLastError();
-        (void)cudaMemGetInfo(&n_free, &total);
+        (void)gpu_last_error();
+        (void)gpu_mem_info(&n_free, &total);
         FAIL(d, FATHOM_ENOMEM, "device %d: no room for %s: %zu bytes needed, %zu of %zu free",
              c->device, what, bytes, n_free, total);
     }
-    if (e == cudaSuccess) e = cudaMemsetAsync(*out, 0, rounded, c->stream);
-    fathom_err err = cuda_check(c, e, "cudaMalloc", what);
+    if (e == GPU_SUCCESS) e = gpu_memset_async(*out, 0, rounded, c->stream);
+    fathom_err err = cuda_check(c, e, GPU_TEXT(gpu_malloc), what);
     if (err) {
-        (void)cudaFree(*out);
+        (void)gpu_free(*out);
         *out = NULL;
         return diag_fail(d, err, "%s", c->fault);
     }
@@ -79,15 +79,15 @@ static fathom_err device_alloc(struct backend *b, size_t bytes, const char *what
 static void device_release(struct backend *b, void *p)
 {
     (void)b;
-    if (p) (void)cudaFree(p);
+    if (p) (void)gpu_free(p);
 }
 
 static fathom_err host_alloc(struct backend *b, size_t bytes, void **out, fathom_diag *d)
 {
     struct cuda_backend *c = cuda_of(b);
-    if (cudaMallocHost(out, bytes ? bytes : 1) != cudaSuccess) {
+    if (gpu_malloc_host(out, bytes ? bytes : 1) != GPU_SUCCESS) {
         *out = NULL;
-        (void)cudaGetLastError();
+        (void)gpu_last_error();
         FAIL(d, FATHOM_ENOMEM, "no pinned host memory: %zu bytes needed", bytes);
     }
     memset(*out, 0, bytes);
@@ -106,7 +106,7 @@ static void host_release(struct backend *b, void *p)
     for (int i = 0; p && i < PINNED_MAX; i++) {
         if (c->pinned[i].base == p) c->pinned[i].base = NULL;
     }
-    if (p) (void)cudaFreeHost(p);
+    if (p) (void)gpu_free_host(p);
 }
 
 /* ---- copies ----
@@ -155,7 +155,7 @@ static fathom_err copy_in(struct backend *b, void *dst, const void *src, size_t 
 {
     struct cuda_backend *c = cuda_of(b);
     if (kernel_copies(c, src, bytes)) return copy_words(c, "copy_in", dst, src, bytes);
-    CU_TRY(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, c->stream), "copy_in");
+    CU_TRY(c, gpu_memcpy_async(dst, src, bytes, GPU_EITHER_WAY, c->stream), "copy_in");
     return FATHOM_OK;
 }
 
@@ -163,14 +163,14 @@ static fathom_err copy_out(struct backend *b, void *dst, const void *src, size_t
 {
     struct cuda_backend *c = cuda_of(b);
     if (kernel_copies(c, dst, bytes)) return copy_words(c, "copy_out", dst, src, bytes);
-    CU_TRY(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToHost, c->stream), "copy_out");
+    CU_TRY(c, gpu_memcpy_async(dst, src, bytes, GPU_TO_HOST, c->stream), "copy_out");
     return FATHOM_OK;
 }
 
 static fathom_err sync_queue(struct backend *b)
 {
     struct cuda_backend *c = cuda_of(b);
-    CU_TRY(c, cudaStreamSynchronize(c->stream), "sync");
+    CU_TRY(c, gpu_stream_synchronize(c->stream), "sync");
     return FATHOM_OK;
 }
 
@@ -178,7 +178,7 @@ static fathom_err fence_record(struct backend *b, uint32_t fence)
 {
     struct cuda_backend *c = cuda_of(b);
     ASSERT(fence < BACKEND_FENCE_MAX);
-    CU_TRY(c, cudaEventRecord(c->fences[fence], c->stream), "fence");
+    CU_TRY(c, gpu_event_record(c->fences[fence], c->stream), "fence");
     return FATHOM_OK;
 }
 
@@ -186,7 +186,7 @@ static fathom_err fence_wait(struct backend *b, uint32_t fence)
 {
     struct cuda_backend *c = cuda_of(b);
     ASSERT(fence < BACKEND_FENCE_MAX);
-    CU_TRY(c, cudaEventSynchronize(c->fences[fence]), "fence");
+    CU_TRY(c, gpu_event_synchronize(c->fences[fence]), "fence");
     return FATHOM_OK;
 }
 
@@ -195,8 +195,8 @@ static fathom_err fence_elapsed(struct backend *b, uint32_t from, uint32_t to, d
     struct cuda_backend *c = cuda_of(b);
     float ms = 0.0f;
     ASSERT(from < BACKEND_FENCE_MAX && to < BACKEND_FENCE_MAX);
-    CU_TRY(c, cudaEventSynchronize(c->fences[to]), "fence");
-    CU_TRY(c, cudaEventElapsedTime(&ms, c->fences[from], c->fences[to]), "fence");
+    CU_TRY(c, gpu_event_synchronize(c->fences[to]), "fence");
+    CU_TRY(c, gpu_event_elapsed_ms(&ms, c->fences[from], c->fences[to]), "fence");
     *us = (double)ms * 1e3;
     return FATHOM_OK;
 }
@@ -206,7 +206,7 @@ static fathom_err fence_elapsed(struct backend *b, uint32_t from, uint32_t to, d
 static fathom_err graph_begin(struct backend *b)
 {
     struct cuda_backend *c = cuda_of(b);
-    CU_TRY(c, cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeThreadLocal), "graph");
+    CU_TRY(c, gpu_stream_begin_capture(c->stream, GPU_OF_THREAD), "graph");
     c->recording = true;
     return FATHOM_OK;
 }
@@ -214,14 +214,14 @@ static fathom_err graph_begin(struct backend *b)
 static fathom_err graph_end(struct backend *b, struct graph **out)
 {
     struct cuda_backend *c = cuda_of(b);
-    cudaGraph_t graph = NULL;
-    cudaGraphExec_t exec = NULL;
+    gpu_graph graph = NULL;
+    gpu_graph_exec exec = NULL;
     *out = NULL;
     c->recording = false;
-    CU_TRY(c, cudaStreamEndCapture(c->stream, &graph), "graph");
-    fathom_err err =
-        cuda_check(c, cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate", "graph");
-    (void)cudaGraphDestroy(graph);
+    CU_TRY(c, gpu_stream_end_capture(c->stream, &graph), "graph");
+    fathom_err err = cuda_check(c, gpu_graph_instantiate(&exec, graph),
+                                GPU_TEXT(gpu_graph_instantiate(&exec, graph)), "graph");
+    (void)gpu_graph_destroy(graph);
     if (err) return err;
     *out = (struct graph *)exec;
     return FATHOM_OK;
@@ -231,14 +231,14 @@ static fathom_err graph_launch(struct backend *b, struct graph *g)
 {
     struct cuda_backend *c = cuda_of(b);
     ASSERT(g);
-    CU_TRY(c, cudaGraphLaunch((cudaGraphExec_t)g, c->stream), "graph");
+    CU_TRY(c, gpu_graph_launch((gpu_graph_exec)g, c->stream), "graph");
     return FATHOM_OK;
 }
 
 static void graph_destroy(struct backend *b, struct graph *g)
 {
     (void)b;
-    if (g) (void)cudaGraphExecDestroy((cudaGraphExec_t)g);
+    if (g) (void)gpu_graph_exec_destroy((gpu_graph_exec)g);
 }
 
 static void get_caps(struct backend *b, struct backend_caps *out)
@@ -248,7 +248,7 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     memset(out, 0, sizeof *out);
     out->name = "cuda";
     out->prompt_form = c->sm90 && c->c.n_head >= ATTEND_HEADS;
-    (void)cudaMemGetInfo(&n_free, &total);
+    (void)gpu_mem_info(&n_free, &total);
     (void)snprintf(out->device, sizeof out->device, "%.64s, sm_%d%d, %d SMs, %s path",
                    c->properties.name, c->properties.major, c->properties.minor,
                    c->properties.multiProcessorCount, c->fast ? "fp8" : "float");
@@ -267,11 +267,11 @@ static void destroy(struct backend *b)
     if (!b) return;
     struct cuda_backend *c = cuda_of(b);
     cuda_peers_leave(c);
-    for (int i = 0; i < SCRATCH_N; i++) (void)cudaFree(c->scratch[i]);
+    for (int i = 0; i < SCRATCH_N; i++) (void)gpu_free(c->scratch[i]);
     for (int i = 0; i < BACKEND_FENCE_MAX; i++) {
-        if (c->fences[i]) (void)cudaEventDestroy(c->fences[i]);
+        if (c->fences[i]) (void)gpu_event_destroy(c->fences[i]);
     }
-    if (c->stream) (void)cudaStreamDestroy(c->stream);
+    if (c->stream) (void)gpu_stream_destroy(c->stream);
     mem_free(c);
 }
 
@@ -388,6 +388,10 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
     }
     const bool codes = c->act == ACT_FP8 || c->act == ACT_INT8;
     const char *type = c->act == ACT_INT8 ? "int8" : "fp8";
+    if (codes && !GPU_TENSOR_CORES) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "%s activations are not built for this kind of GPU; use --dtype bfloat16", type);
+    }
     if (codes && c->kv.type == KV_TYPE_F32) {
         FAIL(d, FATHOM_EUNSUPPORTED,
              "%s activations go with a bfloat16 or fp8 cache; use --kv-cache-dtype bfloat16", type);
@@ -468,51 +472,51 @@ static void name_scratch(struct cuda_backend *c)
     c->mtp_h = (bf16 *)s[SCRATCH_MTP_H];
 }
 
-static bool is_too_old(const struct cudaDeviceProp *p)
+static bool is_too_old(const gpu_properties *p)
 {
     return p->major * 10 + p->minor < CUDA_CAPABILITY_MIN;
 }
 
 /* Whether this program has kernels for the current device. */
-static fathom_err check_kernels(const struct cudaDeviceProp *p, fathom_diag *d)
+static fathom_err check_kernels(const gpu_properties *p, fathom_diag *d)
 {
     if (is_too_old(p)) {
         FAIL(d, FATHOM_EUNSUPPORTED,
              "%s is sm_%d%d, the cuda backend needs sm_%d or later; use --backend cpu", p->name,
              p->major, p->minor, CUDA_CAPABILITY_MIN);
     }
-    cudaFuncAttributes attributes;
-    cudaError_t e = cudaFuncGetAttributes(&attributes, copy_kernel);
-    if (e == cudaSuccess) return FATHOM_OK;
-    (void)cudaGetLastError();
+    const gpu_error e = gpu_find_kernel(copy_kernel);
+    if (e == GPU_SUCCESS) return FATHOM_OK;
+    (void)gpu_last_error();
     FAIL(d, FATHOM_EUNSUPPORTED,
          "%s is sm_%d%d, and this program has no kernels for it (%s); build it with "
          "-DCMAKE_CUDA_ARCHITECTURES=%d%d",
-         p->name, p->major, p->minor, cudaGetErrorString(e), p->major, p->minor);
+         p->name, p->major, p->minor, gpu_error_string(e), p->major, p->minor);
 }
 
 static fathom_err open_device(struct cuda_backend *c, fathom_diag *d)
 {
-    cudaError_t e = cudaSetDevice(c->device);
-    if (e == cudaSuccess) e = cudaGetDeviceProperties(&c->properties, c->device);
-    if (e != cudaSuccess) {
-        (void)cudaGetLastError();
+    gpu_error e = gpu_set_device(c->device);
+    if (e == GPU_SUCCESS) e = gpu_device_properties(&c->properties, c->device);
+    if (e != GPU_SUCCESS) {
+        (void)gpu_last_error();
         FAIL(d, FATHOM_EDEVICE, "CUDA device %d cannot be used: %s", c->device,
-             cudaGetErrorString(e));
+             gpu_error_string(e));
     }
     TRY(check_kernels(&c->properties, d));
-    c->lean = c->properties.sharedMemPerBlockOptin < shared_limit(false);
+    c->lean = gpu_shared_of_block(c->properties) < shared_limit(false);
     c->sm90 = c->fast && c->properties.major == 9 && !c->generic;
-    ASSERT(c->properties.multiProcessorCount > 0 && c->properties.warpSize == WARP);
-    ASSERT(c->properties.sharedMemPerBlockOptin >= shared_limit(c->lean));
+    ASSERT(c->properties.multiProcessorCount > 0 && c->properties.warpSize % WARP == 0);
+    ASSERT(gpu_shared_of_block(c->properties) >=
+           (c->fast ? shared_limit(c->lean) : SHARED_PLAIN_MAX));
     return FATHOM_OK;
 }
 
 static fathom_err open_queue(struct cuda_backend *c)
 {
-    CU_TRY(c, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "create");
+    CU_TRY(c, gpu_stream_create(&c->stream, GPU_NON_BLOCKING), "create");
     for (int i = 0; i < BACKEND_FENCE_MAX; i++) {
-        CU_TRY(c, cudaEventCreate(&c->fences[i]), "create");
+        CU_TRY(c, gpu_event_create(&c->fences[i]), "create");
     }
     if (c->sm90) {
         c->limits.n_sm = (uint32_t)c->properties.multiProcessorCount;
@@ -609,40 +613,36 @@ extern "C" fathom_err backend_cuda_generic_create(struct backend **out,
 
 extern "C" int backend_cuda_count(void)
 {
-    struct cudaDeviceProp properties;
+    gpu_properties properties;
     int n = 0, n_able = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess) n = 0;
+    if (gpu_device_count(&n) != GPU_SUCCESS) n = 0;
     for (int i = 0; i < n; i++) {
-        n_able +=
-            cudaGetDeviceProperties(&properties, i) == cudaSuccess && !is_too_old(&properties);
+        n_able += gpu_device_properties(&properties, i) == GPU_SUCCESS && !is_too_old(&properties);
     }
-    (void)cudaGetLastError();
+    (void)gpu_last_error();
     return n_able;
 }
 
 extern "C" enum cuda_link backend_cuda_link(int from, int to)
 {
     int can = 0, has_atomics = 0;
-    if (cudaDeviceCanAccessPeer(&can, from, to) != cudaSuccess) can = 0;
-    if (can && cudaDeviceGetP2PAttribute(&has_atomics, cudaDevP2PAttrNativeAtomicSupported, from,
-                                         to) != cudaSuccess) {
-        has_atomics = 0;
-    }
-    (void)cudaGetLastError();
+    if (gpu_can_access_peer(&can, from, to) != GPU_SUCCESS) can = 0;
+    if (can && gpu_peer_atomics(&has_atomics, from, to) != GPU_SUCCESS) has_atomics = 0;
+    (void)gpu_last_error();
     return !can ? CUDA_LINK_NONE : has_atomics ? CUDA_LINK_NVLINK : CUDA_LINK_PCIE;
 }
 
 extern "C" fathom_err backend_cuda_query(struct cuda_device_info *out, int device, fathom_diag *d)
 {
-    struct cudaDeviceProp properties;
+    gpu_properties properties;
     size_t n_free = 0, total = 0;
     memset(out, 0, sizeof *out);
-    cudaError_t e = cudaSetDevice(device);
-    if (e == cudaSuccess) e = cudaGetDeviceProperties(&properties, device);
-    if (e == cudaSuccess) e = cudaMemGetInfo(&n_free, &total);
-    if (e != cudaSuccess) {
-        (void)cudaGetLastError();
-        FAIL(d, FATHOM_EDEVICE, "CUDA device %d cannot be used: %s", device, cudaGetErrorString(e));
+    gpu_error e = gpu_set_device(device);
+    if (e == GPU_SUCCESS) e = gpu_device_properties(&properties, device);
+    if (e == GPU_SUCCESS) e = gpu_mem_info(&n_free, &total);
+    if (e != GPU_SUCCESS) {
+        (void)gpu_last_error();
+        FAIL(d, FATHOM_EDEVICE, "CUDA device %d cannot be used: %s", device, gpu_error_string(e));
     }
     (void)snprintf(out->name, sizeof out->name, "%.63s", properties.name);
     out->memory_bytes = total;

@@ -18,18 +18,18 @@ static void describe_wait(const struct peers *p, char *out, size_t n)
 }
 
 /* An error of the device itself comes out of a later call, so the last launch is named too. */
-fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call, const char *what)
+fathom_err cuda_check(struct cuda_backend *c, gpu_error e, const char *call, const char *what)
 {
     ASSERT(call && what);
-    if (e == cudaSuccess) return FATHOM_OK;
+    if (e == GPU_SUCCESS) return FATHOM_OK;
     if (c->fault[0] == '\0') {
         char wait[128];
         describe_wait(cuda_peers(c), wait, sizeof wait);
         (void)snprintf(c->fault, sizeof c->fault,
                        "%sdevice %d (%s): %s in %s: %s (%s); last launched: %s, grid %u x %u x %u",
-                       wait, c->device, c->properties.name, call, what, cudaGetErrorName(e),
-                       cudaGetErrorString(e), c->last.what ? c->last.what : "nothing",
-                       c->last.grid.x, c->last.grid.y, c->last.grid.z);
+                       wait, c->device, c->properties.name, call, what, gpu_error_name(e),
+                       gpu_error_string(e), c->last.what ? c->last.what : "nothing", c->last.grid.x,
+                       c->last.grid.y, c->last.grid.z);
     }
     return FATHOM_EDEVICE;
 }

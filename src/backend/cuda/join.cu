@@ -16,7 +16,7 @@ __global__ void arm_kernel(char *arena, uint64_t n_unit)
 }
 
 /* A warp of one thread that works. */
-__global__ void tell_kernel(const __grid_constant__ struct peers p)
+__global__ void tell_kernel(const GRID_CONSTANT struct peers p)
 {
     kernel_begin();
     if (threadIdx.x == 0) peer_tell_waits(p);
@@ -35,8 +35,8 @@ static fathom_err check_pair(const struct cuda_backend *from, const struct cuda_
         FAIL(d, FATHOM_EDEVICE, "ranks %u and %u have one device, %d; each needs its own",
              parallel_rank(&from->c.parallel), parallel_rank(&to->c.parallel), from->device);
     }
-    if (cudaDeviceCanAccessPeer(&can, from->device, to->device) != cudaSuccess) can = 0;
-    (void)cudaGetLastError();
+    if (gpu_can_access_peer(&can, from->device, to->device) != GPU_SUCCESS) can = 0;
+    (void)gpu_last_error();
     if (!can) {
         FAIL(d, FATHOM_EDEVICE,
              "device %d of rank %u cannot reach the memory of device %d of rank %u; choose devices "
@@ -57,15 +57,15 @@ static fathom_err check_pair(const struct cuda_backend *from, const struct cuda_
 static fathom_err enable_peers(struct cuda_backend *const *c, uint32_t n, uint32_t rank,
                                fathom_diag *d)
 {
-    CU_TRY(c[rank], cudaSetDevice(c[rank]->device), "join");
+    CU_TRY(c[rank], gpu_set_device(c[rank]->device), "join");
     for (uint32_t r = 0; r < n; r++) {
         if (r == rank) continue;
         TRY(check_pair(c[rank], c[r], d));
-        const cudaError_t e = cudaDeviceEnablePeerAccess(c[r]->device, 0);
-        (void)cudaGetLastError();
-        if (e != cudaSuccess && e != cudaErrorPeerAccessAlreadyEnabled) {
+        const gpu_error e = gpu_enable_peer_access(c[r]->device, 0);
+        (void)gpu_last_error();
+        if (e != GPU_SUCCESS && e != GPU_PEER_ALREADY) {
             FAIL(d, FATHOM_EDEVICE, "device %d cannot be given the memory of device %d: %s",
-                 c[rank]->device, c[r]->device, cudaGetErrorString(e));
+                 c[rank]->device, c[r]->device, gpu_error_string(e));
         }
     }
     return FATHOM_OK;
@@ -142,7 +142,7 @@ void cuda_peers_leave(struct cuda_backend *c)
 {
     struct peers *p = peers_of(c);
     if (p->report) c->base.ops->release_host(&c->base, p->report);
-    if (c->arena) (void)cudaFree(c->arena);
+    if (c->arena) (void)gpu_free(c->arena);
     *p = {};
     c->arena = NULL;
     c->first = NULL;

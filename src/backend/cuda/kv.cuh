@@ -46,9 +46,9 @@ static __device__ __forceinline__ float kv_value(const struct kv_layer &l, const
 {
     DCHECK(i >= 0 && i < KV_ROW);
     if (l.type == KV_TYPE_F32) return ((const float *)row)[i];
-    if (l.type == KV_TYPE_BF16) return __bfloat162float(((const bf16 *)row)[i]);
+    if (l.type == KV_TYPE_BF16) return bf16_to_float(((const bf16 *)row)[i]);
     if (i >= KV_LATENT) {
-        return __bfloat162float(((const bf16 *)(row + KV_FP8_ROPE_OFFSET))[i - KV_LATENT]);
+        return bf16_to_float(((const bf16 *)(row + KV_FP8_ROPE_OFFSET))[i - KV_LATENT]);
     }
     float scale = ((const float *)(row + KV_FP8_SCALES_OFFSET))[i / KV_FP8_GROUP];
     return e4m3_to_float(((const uint8_t *)row)[i]) * scale;

@@ -27,25 +27,13 @@ static fathom_err cuda_launch_clusters(struct cuda_backend *c, const char *what,
     ASSERT(grid.y >= 1 && grid.y <= GRID_YZ_MAX && grid.z >= 1 && grid.z <= GRID_YZ_MAX);
     ASSERT(threads >= WARP && threads <= BLOCK_THREADS_MAX && threads % WARP == 0);
     ASSERT(n_cluster >= 1 && n_cluster <= CLUSTER_BLOCKS_MAX && grid.x % n_cluster == 0);
-    ASSERT(n_cluster == 1 || c->properties.major >= 9);
-    ASSERT(shared_bytes <= c->properties.sharedMemPerBlockOptin);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = n_cluster;
-    attributes[1].val.clusterDim.y = 1;
-    attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared_bytes;
-    config.stream = c->stream;
-    config.attrs = attributes;
-    config.numAttrs = n_cluster > 1 ? 2 : c->properties.major >= 9 ? 1 : 0;
+    ASSERT(n_cluster == 1 || gpu_has_clusters(c->properties));
+    ASSERT(shared_bytes <= gpu_shared_of_block(c->properties));
+    const struct gpu_shape shape = {grid, n_cluster, threads, shared_bytes,
+                                    gpu_has_clusters(c->properties)};
     c->last.what = what;
     c->last.grid = grid;
-    return cuda_check(c, cudaLaunchKernelEx(&config, kernel, PARAMS(args)...), "launch", what);
+    return cuda_check(c, gpu_launch(shape, c->stream, kernel, PARAMS(args)...), "launch", what);
 }
 
 template <typename... PARAMS, typename... ARGS>

@@ -34,7 +34,7 @@ struct pack4 {
     bool has_zero;
 };
 
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIP__)
 #define PACK4_EVERYWHERE __host__ __device__
 #else
 #define PACK4_EVERYWHERE

@@ -1,7 +1,8 @@
-/* ptx.cuh - inline PTX for every GPU, one instruction a function
+/* ptx.cuh - inline PTX for every GPU of NVIDIA, one instruction a function
  *
  * The backend's other PTX is that of sm_90a, in sm90/ptx90.cuh and sm90/wgmma.cuh. The simulated
- * GPU has headers of the same names in place of the three (tests/simt/include).
+ * GPU has headers of the same names in place of the three (tests/simt/include), and AMD's GPUs have
+ * hip/gcn.cuh.
  *
  * Fragments of the m16n8 products, lane = 4*g + t:
  *   A (16 rows)  a0: row g, a1: row g+8, a2, a3: the same rows, second half of K
@@ -13,6 +14,10 @@
 #define FATHOM_BACKEND_CUDA_PTX_CUH
 
 #include "backend/cuda/port.cuh"
+
+#ifdef __HIP__
+#include "backend/cuda/hip/gcn.cuh"
+#else
 
 /* c += a * b, bf16 in, f32 sums; K = 16 */
 static __device__ __forceinline__ void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2,
@@ -278,4 +283,5 @@ static __device__ __forceinline__ void dependency_release(void)
 #endif
 }
 
+#endif /* not __HIP__ */
 #endif

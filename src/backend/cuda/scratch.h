@@ -45,7 +45,7 @@ enum {
 
 /* attend_heads_unit - groups of a unit of an answer's token that sees n_group of them: even
  * attend_heads_units - units of a token that sees n_group, or fewer, at most */
-#ifdef __CUDACC__
+#if defined(__CUDACC__) || defined(__HIP__)
 #define ATTEND_EVERYWHERE __host__ __device__
 #else
 #define ATTEND_EVERYWHERE

@@ -161,8 +161,8 @@ static fathom_err check_shape(const struct tensor_view *v, const char *name, uin
 static fathom_err upload_values(struct cuda_backend *c, void *dst, const float *values, size_t n,
                                 const char *what)
 {
-    CU_TRY(c, cudaMemcpyAsync(dst, values, n * 4, cudaMemcpyHostToDevice, c->stream), what);
-    CU_TRY(c, cudaStreamSynchronize(c->stream), what);
+    CU_TRY(c, gpu_memcpy_async(dst, values, n * 4, GPU_TO_DEVICE, c->stream), what);
+    CU_TRY(c, gpu_stream_synchronize(c->stream), what);
     return FATHOM_OK;
 }
 
@@ -174,8 +174,8 @@ static fathom_err copy_rows(struct cuda_backend *c, void *dst, const struct tens
     ASSERT(row + n_row <= v->n_row);
     const char *from = (const char *)v->data + (size_t)row * v->row_stride * size;
     CU_TRY(c,
-           cudaMemcpy2DAsync(dst, width, from, v->row_stride * size, width, n_row,
-                             cudaMemcpyHostToDevice, c->stream),
+           gpu_memcpy_2d_async(dst, width, from, v->row_stride * size, width, n_row, GPU_TO_DEVICE,
+                               c->stream),
            what);
     return FATHOM_OK;
 }
@@ -187,7 +187,7 @@ static fathom_err upload_tiles(struct cuda_backend *c, char *dst, const struct t
     const uint32_t row_bytes = v->n_col * (uint32_t)dtype_size(v->dtype);
     const size_t strip = (size_t)TILE_ROWS * row_bytes;
     if (c->staging_bytes < strip) {
-        CU_TRY(c, cudaStreamSynchronize(c->stream), what);
+        CU_TRY(c, gpu_stream_synchronize(c->stream), what);
         release_staging(c);
         const size_t bytes = strip > STAGING_BYTES ? strip : (size_t)STAGING_BYTES;
         TRY(c->base.ops->alloc(&c->base, bytes, "staging", &c->staging, d));
@@ -236,10 +236,9 @@ static fathom_err upload_packed(struct cuda_backend *c, const struct matrix *m, 
         for (uint32_t j = 0; j < n; j++)
             pack4_rows(&m->pack, v, (i + j) * PACK4_ROWS, tiles + j * strip);
         err = cuda_check(
-            c,
-            cudaMemcpyAsync(dst + i * strip, tiles, n * strip, cudaMemcpyHostToDevice, c->stream),
+            c, gpu_memcpy_async(dst + i * strip, tiles, n * strip, GPU_TO_DEVICE, c->stream),
             "copy", what);
-        if (!err) err = cuda_check(c, cudaStreamSynchronize(c->stream), "sync", what);
+        if (!err) err = cuda_check(c, gpu_stream_synchronize(c->stream), "sync", what);
     }
     mem_free(tiles);
     return err;
@@ -298,9 +297,9 @@ static fathom_err fill_part(struct cuda_backend *c, const struct matrix *m, uint
     uint32_t n_scale_row = ceil_div(v->scale_row0 + v->n_row, m->block_row);
     uint32_t n_scale_col = ceil_div(v->scale_col0 + v->n_col, m->block_col);
     CU_TRY(c,
-           cudaMemcpy2DAsync(scale, (size_t)m->scale_stride * 4, v->scale,
-                             (size_t)v->scale_stride * 4, (size_t)n_scale_col * 4, n_scale_row,
-                             cudaMemcpyHostToDevice, c->stream),
+           gpu_memcpy_2d_async(scale, (size_t)m->scale_stride * 4, v->scale,
+                               (size_t)v->scale_stride * 4, (size_t)n_scale_col * 4, n_scale_row,
+                               GPU_TO_DEVICE, c->stream),
            what);
     return FATHOM_OK;
 }
@@ -510,7 +509,7 @@ static fathom_err vector_make(struct cuda_backend *c, struct weight *w, float **
 static fathom_err finish(struct cuda_backend *c, struct weight *w, fathom_err err,
                          struct weight **out, fathom_diag *d)
 {
-    if (!err) err = cuda_check(c, cudaStreamSynchronize(c->stream), "sync", "prepare");
+    if (!err) err = cuda_check(c, gpu_stream_synchronize(c->stream), "sync", "prepare");
     release_staging(c);
     if (err) {
         if (c->fault[0]) err = diag_fail(d, err, "%s", c->fault);
@@ -562,7 +561,7 @@ static fathom_err make_kv_b(struct cuda_backend *c, struct weight *w, const stru
             err = cuda_launch(c, "kv_b", decode_kernel<float>, dim3(BLOCKS), THREADS, 0,
                               w->mla.kv_b_f, m);
     }
-    if (!err) err = cuda_check(c, cudaStreamSynchronize(c->stream), "sync", "kv_b");
+    if (!err) err = cuda_check(c, gpu_stream_synchronize(c->stream), "sync", "kv_b");
     for (uint32_t i = 0; i < scratch.n_allocation; i++) {
         c->base.ops->release(&c->base, scratch.allocations[i]);
     }

@@ -125,7 +125,7 @@ static __device__ void store_made_scale(const struct made_pack &m, uint64_t bits
     switch (m.pack.scale_type) {
     case DTYPE_F32: ((float *)to)[at] = f * m.global; break;
     case DTYPE_F16: ((uint16_t *)to)[at] = f16_bits(f * m.global); break; /* f has 9 bits */
-    case DTYPE_BF16: ((bf16 *)to)[at] = __float2bfloat16_rn(to_bf16_and_back(f) * m.global); break;
+    case DTYPE_BF16: ((bf16 *)to)[at] = float_to_bf16(to_bf16_and_back(f) * m.global); break;
     case DTYPE_F8_E4M3: to[at] = float_to_e4m3(f); break;
     default: to[at] = (uint8_t)(__float_as_uint(m.global) >> 23);
     }

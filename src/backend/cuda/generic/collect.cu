@@ -126,8 +126,7 @@ static __device__ __forceinline__ float row_sum(const struct peers &p, struct pe
  * each way where eight ranks meet, at what one multiprocessor can. */
 template <int STEPS, uint32_t WORLD>
 __global__ void __launch_bounds__(WORLD == 2 ? NORM_THREADS : PART_WARPS * WARP, 1)
-    one_shot_kernel(const __grid_constant__ struct reduce_args a,
-                    const __grid_constant__ struct peers p)
+    one_shot_kernel(const GRID_CONSTANT struct reduce_args a, const GRID_CONSTANT struct peers p)
 {
     SHARED_DYNAMIC(float, scratch);
     const struct norm_args &n = a.norm;
@@ -200,8 +199,7 @@ owned_row_of(uint32_t block, const struct reduce_args &a, uint32_t rank, uint32_
  * the sum to them, who take it. What SPREAD_BACK sends is the residual with the sum. */
 template <int STEPS, uint32_t WORLD>
 __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
-    two_shot_kernel(const __grid_constant__ struct reduce_args a,
-                    const __grid_constant__ struct peers p)
+    two_shot_kernel(const GRID_CONSTANT struct reduce_args a, const GRID_CONSTANT struct peers p)
 {
     SHARED_DYNAMIC(float, scratch);
     const struct norm_args &n = a.norm;
@@ -296,7 +294,7 @@ static uint32_t row_parts(const struct cuda_backend *c, uint32_t n_thread, uint3
     uint32_t n_part = 1;
     static_assert(NORM_THREADS / WARP <= ROW_PARTS_MAX, "a row's warps have a place each");
     static_assert(NORM_THREADS <= CLUSTER_BLOCKS_MAX * PART_WARPS * WARP, "a cluster has a row");
-    if (c->peers.world == 2 || n_row > PARTS_ROWS || c->properties.major < 9) return 1;
+    if (c->peers.world == 2 || n_row > PARTS_ROWS || !gpu_has_clusters(c->properties)) return 1;
     if (codes == CODES_INT8_ROW) return 1; /* its scale is of the whole row */
     while (n_part * PART_WARPS * WARP < n_thread) n_part *= 2;
     return n_part;
@@ -387,8 +385,7 @@ static __device__ __forceinline__ bool find_unit(struct unit_place *u, const str
 /* One block a row: its owner sends it to all others and then, with release, its flag; they wait for
  * the flag. */
 __global__ void __launch_bounds__(COLLECT_THREADS)
-    spread_kernel(const __grid_constant__ struct spread_args a,
-                  const __grid_constant__ struct peers p)
+    spread_kernel(const GRID_CONSTANT struct spread_args a, const GRID_CONSTANT struct peers p)
 {
     const uint32_t n_place = row_places(a.n_row, a.run, p.world);
     uint32_t owner = (p.rank + blockIdx.x / n_place) % p.world; /* own rows first */
@@ -548,8 +545,7 @@ struct logit_args {
 
 /* A block a row and LOGIT_CHUNK columns of a rank; row i is rank i % world's. */
 __global__ void __launch_bounds__(COLLECT_THREADS)
-    logits_kernel(const __grid_constant__ struct logit_args a,
-                  const __grid_constant__ struct peers p)
+    logits_kernel(const GRID_CONSTANT struct logit_args a, const GRID_CONSTANT struct peers p)
 {
     const uint32_t row = blockIdx.y, owner = row % p.world, place = row / p.world;
     const uint32_t i = (blockIdx.x * COLLECT_THREADS + threadIdx.x) * 4;

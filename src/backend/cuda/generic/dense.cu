@@ -291,7 +291,7 @@ __global__ void __launch_bounds__(CONCAT_THREADS)
             if (col >= n_col) continue; /* also those before col0 */
             float v = (half ? hidden[from + i] : table_value(table, row, i)) * r * w[i];
             out[(size_t)blockIdx.x * n_col + col] = v;
-            if (out_h) out_h[(size_t)blockIdx.x * n_col + col] = __float2bfloat16_rn(v);
+            if (out_h) out_h[(size_t)blockIdx.x * n_col + col] = float_to_bf16(v);
         }
     }
 }

@@ -18,7 +18,8 @@ enum {
     KEY_TOKENS = THREADS / INDEX_LANES, /* of a block that makes index keys */
 };
 static_assert(QA_STEPS * THREADS * 4 == FRONT_LORA_MAX, "a thread holds its part of the latent");
-static_assert(LATENT_WARPS + 2 <= THREADS / WARP, "latent, rotary key and index key side by side");
+static_assert((LATENT_WARPS + 1) * WARP + GPU_WAVE <= THREADS,
+              "latent, rotary key and index key side by side, the last in waves of its own");
 static_assert(KV_ROPE == 2 * WARP, "a pair of the rotary key a lane");
 
 struct front_args {
@@ -180,8 +181,8 @@ static __device__ __forceinline__ void front_rotary(const struct front_args &a, 
         ((float *)row)[KV_LATENT + two] = v;
     } else {
         bf16 *to = (bf16 *)row + (a.kv.type == KV_TYPE_FP8 ? KV_FP8_ROPE_OFFSET / 2 : KV_LATENT);
-        to[one] = __float2bfloat16_rn(u);
-        to[two] = __float2bfloat16_rn(v);
+        to[one] = float_to_bf16(u);
+        to[two] = float_to_bf16(v);
     }
 }
 
@@ -219,7 +220,7 @@ static __device__ __forceinline__ void front_latent(const struct front_args &a, 
     }
 }
 
-/* Two blocks a token: the query latent; the cache's row. Few tokens: the last warp of the second
+/* Two blocks a token: the query latent; the cache's row. Few tokens: the last wave of the second
  * makes the index key, and the blocks that are left weights of index heads. Many: they make the
  * keys. */
 template <bool FEW>
@@ -231,17 +232,19 @@ __global__ void __launch_bounds__(THREADS, FEW ? 2 : 5)
     dependency_release();
     if (token >= a.n_token) {
         if (FEW) {
+#if GPU_TENSOR_CORES
             index_head_block(h, rest);
+#endif
         } else {
             const uint32_t i = rest * KEY_TOKENS + threadIdx.x / INDEX_LANES;
             front_index_key(a, min(i, a.n_token - 1), i < a.n_token);
         }
     } else if (blockIdx.x % 2 == 0) {
         front_query(a, token, scratch);
-    } else if (!FEW || threadIdx.x < THREADS - WARP) {
+    } else if (!FEW || threadIdx.x < THREADS - GPU_WAVE) {
         front_latent(a, token, scratch);
     } else if (a.has_index) {
-        front_index_key(a, token, threadIdx.x % WARP < INDEX_LANES);
+        front_index_key(a, token, threadIdx.x % GPU_WAVE < INDEX_LANES);
     }
 }
 

@@ -120,10 +120,7 @@ template <bool LEAN> static fathom_err raise_limit(struct cuda_backend *c)
 {
     static_assert(sizeof(struct head_shared<LEAN>) <= shared_limit(LEAN),
                   "shared memory of a block");
-    CU_TRY(c,
-           cudaFuncSetAttribute(index_head_kernel<LEAN>,
-                                cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                (int)sizeof(struct head_shared<LEAN>)),
+    CU_TRY(c, gpu_raise_shared(index_head_kernel<LEAN>, sizeof(struct head_shared<LEAN>)),
            "index_head");
     return FATHOM_OK;
 }

@@ -28,16 +28,6 @@ struct index_head_args {
     uint32_t n_block; /* of few tokens; 0: none */
 };
 
-/* c += 16 rows times 8 tokens over a K line: rows g and g + 8, token g */
-static __device__ __forceinline__ void mma_k_line(float c[4], const struct k_line_words &w0,
-                                                  const struct k_line_words &w1,
-                                                  const struct k_line_words &x)
-{
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        mma_bf16(c, w0.lo[j], w1.lo[j], w0.hi[j], w1.hi[j], x.lo[j], x.hi[j]);
-}
-
 /* index_head_blocks - how many blocks take few tokens */
 static inline uint32_t index_head_blocks(const struct index_head_args &a)
 {
@@ -47,6 +37,17 @@ static inline uint32_t index_head_blocks(const struct index_head_args &a)
 
 /* index_head_many - the same for many tokens, whole sums to a.out */
 fathom_err index_head_many(struct cuda_backend *c, const struct index_head_args &a);
+
+#if GPU_TENSOR_CORES
+/* c += 16 rows times 8 tokens over a K line: rows g and g + 8, token g */
+static __device__ __forceinline__ void mma_k_line(float c[4], const struct k_line_words &w0,
+                                                  const struct k_line_words &w1,
+                                                  const struct k_line_words &x)
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        mma_bf16(c, w0.lo[j], w1.lo[j], w0.hi[j], w1.hi[j], x.lo[j], x.hi[j]);
+}
 
 /* Block number i of few tokens, 256 threads: its weights, then the wait, then its part. */
 static __device__ __forceinline__ void index_head_block(const struct index_head_args &a, uint32_t i)
@@ -86,5 +87,6 @@ static __device__ __forceinline__ void index_head_block(const struct index_head_
             a.out[((size_t)chunk * a.n_token + to) * a.n_head + head] = c[k];
     }
 }
+#endif
 
 #endif

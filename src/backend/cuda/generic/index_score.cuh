@@ -17,4 +17,19 @@ struct score_args {
     uint32_t stride;
 };
 
+enum { SCORE_KEYS = 128 }; /* of a block */
+static_assert(SCORE_KEYS % KV_PAGE_TOKENS == 0, "a block's keys begin with a page");
+
+/* Whether scores decide, and keys from `first` on are among those that the token sees. */
+static __device__ __forceinline__ bool wants_scores(const struct score_args &a, uint32_t token,
+                                                    int first)
+{
+    return a.pos[token] >= (int)a.topk && first <= a.pos[token];
+}
+
+/* index_score_fast.cu: scores on the tensor cores, of what index_score_takes says that they take */
+bool index_score_takes(const struct score_args &s);
+fathom_err index_score_fast(struct cuda_backend *c, const struct score_args &s,
+                            uint32_t max_context);
+
 #endif

@@ -111,7 +111,7 @@ static __device__ __forceinline__ uint4 own_unit(const struct ep_array &r, uint3
 
 /* A block a place. */
 __global__ void __launch_bounds__(SEND_THREADS)
-    ep_send_kernel(const __grid_constant__ struct ep_args a, const __grid_constant__ struct peers p)
+    ep_send_kernel(const GRID_CONSTANT struct ep_args a, const GRID_CONSTANT struct peers p)
 {
     const uint32_t i = blockIdx.x;
     kernel_begin();
@@ -157,8 +157,7 @@ static __device__ __forceinline__ uint32_t sent_word(const char *row, uint32_t u
 
 /* A block a token. */
 __global__ void __launch_bounds__(SEND_THREADS)
-    ep_arrive_kernel(const __grid_constant__ struct ep_args a,
-                     const __grid_constant__ struct peers p)
+    ep_arrive_kernel(const GRID_CONSTANT struct ep_args a, const GRID_CONSTANT struct peers p)
 {
     const uint32_t token = blockIdx.x, source = token / a.n_place, i = token % a.n_place;
     kernel_begin();
@@ -240,7 +239,7 @@ static __device__ __forceinline__ uint64_t sum_slot(const struct peers &p, uint3
 /* A block a token and 4 * SUM_THREADS columns. */
 template <enum row_form FORM>
 __global__ void __launch_bounds__(SUM_THREADS)
-    ep_give_kernel(const __grid_constant__ struct ep_args a, const __grid_constant__ struct peers p,
+    ep_give_kernel(const GRID_CONSTANT struct ep_args a, const GRID_CONSTANT struct peers p,
                    const typename row_value<FORM>::type *rows)
 {
     const uint32_t i = (blockIdx.x * SUM_THREADS + threadIdx.x) * 4, token = blockIdx.y;
@@ -260,7 +259,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
 /* A block an own row and 4 * SUM_THREADS columns. */
 template <enum row_form FORM>
 __global__ void __launch_bounds__(SUM_THREADS)
-    ep_take_kernel(const __grid_constant__ struct ep_args a, const __grid_constant__ struct peers p,
+    ep_take_kernel(const GRID_CONSTANT struct ep_args a, const GRID_CONSTANT struct peers p,
                    const typename row_value<FORM>::type *rows)
 {
     const uint32_t i = (blockIdx.x * SUM_THREADS + threadIdx.x) * 4, row = blockIdx.y;

@@ -18,4 +18,17 @@ struct value_args {
     float *scale;
 };
 
+/* out_fast.cu, of the fast path:
+ *
+ * values_fast - values of v's rows, on the tensor cores
+ * values_of_units - of up to LEFT_TOKENS_MAX rows that attention has left as units
+ * values_of_prompts - of the n_token prompt rows behind v's: those in expanded form as attention
+ *                     left them, unless their codes are `there`, and, if there are any, those of
+ *                     the absorbed form */
+fathom_err values_fast(struct cuda_backend *c, const struct value_args &v);
+fathom_err values_of_units(struct cuda_backend *c, const struct value_args &v,
+                           const struct left_units &left);
+fathom_err values_of_prompts(struct cuda_backend *c, struct value_args v, uint32_t n_token,
+                             bool there, bool some_absorbed);
+
 #endif

@@ -323,7 +323,6 @@ fathom_err product_bf16_init(struct cuda_backend *c)
 {
     enum { LARGEST = STAGES * AHEAD * 64 * K_LINE_BYTES };
     static_assert(LARGEST <= shared_limit(true), "shared memory of a block");
-    const cudaFuncAttribute attribute = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    CU_TRY(c, cudaFuncSetAttribute(product_bf16_wide_kernel<8>, attribute, LARGEST), "create");
+    CU_TRY(c, gpu_raise_shared(product_bf16_wide_kernel<8>, LARGEST), "create");
     return FATHOM_OK;
 }

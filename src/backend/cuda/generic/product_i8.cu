@@ -380,10 +380,7 @@ static fathom_err launch_many(struct cuda_backend *c, const struct product_args 
     static_assert(STAGES * STAGE_BYTES + BM * sizeof(int) <= shared_limit(true),
                   "shared memory of a block");
     auto *kernel = a.row_scale ? product_i8_many_kernel<true> : product_i8_many_kernel<false>;
-    CU_TRY(c,
-           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                STAGES * STAGE_BYTES),
-           what);
+    CU_TRY(c, gpu_raise_shared(kernel, STAGES * STAGE_BYTES), what);
     return cuda_launch(c, what, kernel, dim3(ceil_div(a.n, BN), n_tile), MANY_THREADS,
                        STAGES * STAGE_BYTES, a, a.k / BK / part_count(a));
 }

@@ -191,10 +191,7 @@ fathom_err product_fp8_large(struct cuda_backend *c, const struct product_args &
     ASSERT((uintptr_t)a.q % 16 == 0 && (uintptr_t)a.w % 16 == 0 && a.w_stride % 16 == 0);
     uint32_t k_part = a.k / BK / k_part_count(a.k / BK);
     ASSERT(a.k / BK % k_part == 0);
-    CU_TRY(c,
-           cudaFuncSetAttribute(product_fp8_large_kernel,
-                                cudaFuncAttributeMaxDynamicSharedMemorySize, STAGES * STAGE_BYTES),
-           what);
+    CU_TRY(c, gpu_raise_shared(product_fp8_large_kernel, STAGES * STAGE_BYTES), what);
     return cuda_launch(c, what, product_fp8_large_kernel, dim3(ceil_div(a.n, BN), n_tile), THREADS,
                        STAGES * STAGE_BYTES, a, k_part);
 }

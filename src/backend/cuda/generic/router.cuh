@@ -7,6 +7,7 @@
 #include "backend/cuda/k_parts.h"
 
 enum { PLANES = 3, K_LINE = K_LINE_BYTES / 2, K_PART_LINES = ROUTER_K_PART_LINES };
+enum { ROUTER_FEW_TOKENS = 64 }; /* up to which kernels for few tokens run */
 static_assert(PLANES * 8 >= 24, "three bf16 mantissas hold one of f32");
 
 struct router_args_device {
@@ -34,5 +35,10 @@ static __device__ __forceinline__ void split_planes(float x, float y, uint32_t (
         y -= __uint_as_float(planes[i] & 0xffff0000u);
     }
 }
+
+/* router_fast.cu: scores on the tensor cores, n_k_part parts of them; of BF16 weights, rows of
+ * whole K lines */
+fathom_err router_fast(struct cuda_backend *c, const struct router_args_device &a,
+                       uint32_t n_k_part);
 
 #endif

@@ -181,8 +181,8 @@ static __device__ __forceinline__ void find_bin(struct sample_shared *sh, int sh
     }
     const unsigned long long rest = sh->rest;
     const unsigned there = warp_ballot(sum >= rest);
-    __syncwarp(); /* all have read what one of them writes */
-    if (lane != (there ? __ffs((int)there) - 1 : WARP - 1)) return;
+    warp_sync(); /* all have read what one of them writes */
+    if (lane != (there ? (int)__ffs((int)there) - 1 : WARP - 1)) return;
     unsigned long long left = rest - (sum - mine), mass = join_mass(sh->mass[bin]);
     for (int i = 1; i < EACH && mass < left; i++) {
         left -= mass;

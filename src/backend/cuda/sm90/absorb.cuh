@@ -17,7 +17,7 @@ struct absorb_args {
  *
  * Needs    to be called once for a device, before absorb_sm90
  * Errors   what the runtime says */
-cudaError_t absorb_sm90_init(void);
+gpu_error absorb_sm90_init(void);
 
 /* absorb_sm90 - W_UK^T q of every head, inputs rounded to bf16
  *

@@ -33,7 +33,7 @@ struct down_args {
 enum { DOWN_K_LINES_MAX = 32, DOWN_TOKENS_MAX = 8 };
 
 /* down_few_init - raises the kernels' limits; once for a device, before down_few */
-cudaError_t down_few_init(void);
+gpu_error down_few_init(void);
 
 /* down_few - y of struct down_args
  *
@@ -42,6 +42,6 @@ cudaError_t down_few_init(void);
  *          that has ended when the one in front of this one releases it
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics the bits of SwiGLU, product_few and the sum over rows as kernels of their own */
-cudaError_t down_few(const struct down_args &a, cudaStream_t stream);
+gpu_error down_few(const struct down_args &a, gpu_stream stream);
 
 #endif

@@ -13,7 +13,7 @@ enum {
  *
  * Needs    to be called once for a device, before index_score_sm90
  * Errors   what the runtime says */
-cudaError_t index_score_sm90_init(void);
+gpu_error index_score_sm90_init(void);
 
 /* index_score_sm90 - scores of every key that a token sees, for tokens that see more than topk
  *

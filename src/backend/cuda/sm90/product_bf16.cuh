@@ -8,7 +8,7 @@
  *
  * Needs    to be called once for a device, before product_bf16_sm90
  * Errors   what the runtime says */
-cudaError_t product_bf16_sm90_init(void);
+gpu_error product_bf16_sm90_init(void);
 
 /* product_bf16_sm90 - out[row][n] of struct product_args from rows h, plain or mapped
  *
@@ -21,7 +21,7 @@ cudaError_t product_bf16_sm90_init(void);
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics a row's bits depend on n, k, its input and the weights alone, and are those of
  *          generic/product_bf16.cu; K is cut as k_parts.h says */
-cudaError_t product_bf16_sm90(const struct product_args &a, uint32_t n_tile, uint32_t n_matrix,
-                              const struct sm90_limits &limits, cudaStream_t stream);
+gpu_error product_bf16_sm90(const struct product_args &a, uint32_t n_tile, uint32_t n_matrix,
+                            const struct sm90_limits &limits, gpu_stream stream);
 
 #endif

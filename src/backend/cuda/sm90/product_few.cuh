@@ -8,7 +8,7 @@
  *
  * Needs    to be called once for a device, before product_few
  * Errors   what the runtime says */
-cudaError_t product_few_init(struct sm90_limits *out);
+gpu_error product_few_init(struct sm90_limits *out);
 
 /* product_few - out[row][n] of struct product_args, plain or mapped, on the tensor cores
  *
@@ -20,20 +20,20 @@ cudaError_t product_few_init(struct sm90_limits *out);
  * Edge     rows past n_token or past a task, and columns past n, are not written
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics the bits of product_fp8_sm90, of int8 those of product_i8, for every number of rows */
-cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
-                        const struct sm90_limits &limits, cudaStream_t stream);
+gpu_error product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                      const struct sm90_limits &limits, gpu_stream stream);
 
 /* product_few_u4 - product_few for a.pack of U4, in groups of 32, 64 or multiples of 128; of any
  *          number of tiles of up to 64 rows
  * product_few_u4_init - product_few_init's part for it */
-cudaError_t product_few_u4_init(void);
-cudaError_t product_few_u4(const struct product_args &a, uint32_t tile, uint32_t n_tile,
-                           const struct sm90_limits &limits, cudaStream_t stream);
+gpu_error product_few_u4_init(void);
+gpu_error product_few_u4(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                         const struct sm90_limits &limits, gpu_stream stream);
 
 /* product_few_int8 - product_few for int8
  * product_few_int8_init - product_few_init's part for it */
-cudaError_t product_few_int8_init(void);
-cudaError_t product_few_int8(const struct product_args &a, uint32_t tile, uint32_t n_tile,
-                             const struct sm90_limits &limits, cudaStream_t stream);
+gpu_error product_few_int8_init(void);
+gpu_error product_few_int8(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                           const struct sm90_limits &limits, gpu_stream stream);
 
 #endif

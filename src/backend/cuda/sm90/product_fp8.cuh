@@ -8,7 +8,7 @@
  *
  * Needs    to be called once for a device, before product_fp8_sm90
  * Errors   what the runtime says */
-cudaError_t product_fp8_sm90_init(void);
+gpu_error product_fp8_sm90_init(void);
 
 /* product_fp8_sm90 - out[row][n] of struct product_args, plain or mapped, on the tensor cores; or
  * out_h, the same rounded to bf16; or out_q and out_scale, of the SwiGLU of columns [gate | up]
@@ -22,7 +22,7 @@ cudaError_t product_fp8_sm90_init(void);
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics a row's bits depend on n, k, its input and the weights alone: not on its neighbours, its
  *          place, the number of rows or multiprocessors; K is cut as k_parts.h says */
-cudaError_t product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
-                             const struct sm90_limits &limits, cudaStream_t stream);
+gpu_error product_fp8_sm90(const struct product_args &a, uint32_t n_tile,
+                           const struct sm90_limits &limits, gpu_stream stream);
 
 #endif

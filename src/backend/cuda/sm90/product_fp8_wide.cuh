@@ -8,7 +8,7 @@
  *
  * Needs    to be called once for a device, before product_fp8_wide
  * Errors   what the runtime says */
-cudaError_t product_fp8_wide_init(void);
+gpu_error product_fp8_wide_init(void);
 
 /* product_fp8_wide - out_h or out_q and out_scale of struct product_args as product_fp8_sm90 makes
  * them, for tasks of at most PRODUCT_WIDE_TILE rows
@@ -20,7 +20,7 @@ cudaError_t product_fp8_wide_init(void);
  * Edge     rows past a task, and columns past n, are not written
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics the bits of product_fp8_sm90 */
-cudaError_t product_fp8_wide(const struct product_args &a, uint32_t n_task,
-                             const struct sm90_limits &limits, cudaStream_t stream);
+gpu_error product_fp8_wide(const struct product_args &a, uint32_t n_task,
+                           const struct sm90_limits &limits, gpu_stream stream);
 
 #endif

@@ -8,7 +8,7 @@
  *
  * Needs    to be called once for a device, before product_int8_sm90
  * Errors   what the runtime says */
-cudaError_t product_int8_sm90_init(void);
+gpu_error product_int8_sm90_init(void);
 
 /* product_int8_sm90 - out, or out_h, of struct product_args for int8, as product_fp8_sm90 but for
  *          codes of a SwiGLU
@@ -17,7 +17,7 @@ cudaError_t product_int8_sm90_init(void);
  * Edge     as there
  * Errors   as there
  * Numerics the bits of product_i8 */
-cudaError_t product_int8_sm90(const struct product_args &a, uint32_t n_tile,
-                              const struct sm90_limits &limits, cudaStream_t stream);
+gpu_error product_int8_sm90(const struct product_args &a, uint32_t n_tile,
+                            const struct sm90_limits &limits, gpu_stream stream);
 
 #endif

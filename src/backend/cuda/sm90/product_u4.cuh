@@ -12,7 +12,7 @@ bool product_u4_takes(const struct pack4 &p);
  *
  * Needs    to be called once for a device, before product_u4_sm90
  * Errors   what the runtime says */
-cudaError_t product_u4_sm90_init(void);
+gpu_error product_u4_sm90_init(void);
 
 /* product_u4_sm90 - out, out_h or out_q of struct product_args, plain or mapped, on tensor cores
  *
@@ -22,7 +22,7 @@ cudaError_t product_u4_sm90_init(void);
  * Needs    what product_fp8_sm90 needs, but weights packed as product_u4_takes has it
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics the bits of product_few_u4, for every number of rows */
-cudaError_t product_u4_sm90(const struct product_args &a, uint32_t n_tile,
-                            const struct sm90_limits &limits, cudaStream_t stream);
+gpu_error product_u4_sm90(const struct product_args &a, uint32_t n_tile,
+                          const struct sm90_limits &limits, gpu_stream stream);
 
 #endif

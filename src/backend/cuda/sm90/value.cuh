@@ -8,7 +8,7 @@
  *
  * Needs    to be called once for a device, before value_sm90
  * Errors   what the runtime says */
-cudaError_t value_sm90_init(void);
+gpu_error value_sm90_init(void);
 
 /* value_sm90 - W_UV z of every head, as codes with a scale a head or as values
  *
