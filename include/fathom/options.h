@@ -155,9 +155,10 @@ typedef struct fathom_options {
     const fathom_hosts *hosts; /* NULL: this one alone. The caller's while the engine is open */
     uint32_t world;            /* ranks that share every layer; 0: 1 */
     uint32_t pipeline;         /* stages of `world` ranks that share the list of layers; 0: 1 */
-    uint32_t data_parallel;    /* ranks that each have requests of their own, with max_num_seqs,
-                                  max_num_batched_tokens and a cache for each; 0: 1. More need */
-    bool expert_parallel;      /* each expert whole on one rank, and world 1 */
+    uint32_t data_parallel;    /* groups of `world` ranks that each have requests of their own, with
+                                  max_num_seqs, max_num_batched_tokens and a cache for each; 0: 1.
+                                  More need */
+    bool expert_parallel;      /* each expert whole on one of all ranks */
     fathom_layout layout;      /* instead of these three */
     uint32_t layout_ranks;     /* over so many; 0: GPUs, as there are or devices names them */
     fathom_load load;          /* what AUTO chooses by; n_request also makes max_num_seqs */

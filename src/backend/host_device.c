@@ -122,9 +122,6 @@ fathom_err host_check_config(const struct backend_config *c, const char *name, f
     if ((c->index_n_head > 0) != c->kv.has_index)
         FAIL(d, FATHOM_EINVAL, "index_n_head is %u and kv.has_index is %d", c->index_n_head,
              c->kv.has_index);
-    if (c->parallel.tp.size > 1 && c->parallel.dp.size > 1)
-        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks by %u: one of the two must be 1",
-             c->parallel.tp.size, c->parallel.dp.size);
     return c->n_expert == 0 ? FATHOM_OK : check_experts(c, d);
 }
 

@@ -6,25 +6,39 @@
 #include "base/assert.h"
 #include "base/fail.h"
 
-void host_ep_open(struct host_ep *e, struct host_rank *peer, const struct moe_ep_args *a,
-                  const struct host_ep_rows *own, size_t x_bytes, uint32_t n_used, uint32_t n_run,
-                  const float *part, size_t stride)
+/* Rows from row `first` on. */
+static struct host_ep_rows rows_from(const struct host_ep_rows *r, size_t first)
 {
+    struct host_ep_rows from = *r;
+    from.x = (const char *)r->x + first * r->x_stride;
+    from.chosen = (const char *)r->chosen + first * r->chosen_stride;
+    from.weight = (const char *)r->weight + first * r->weight_stride;
+    return from;
+}
+
+void host_ep_open(struct host_ep *e, struct host_rank *peer, const struct parallel *p,
+                  const struct moe_ep_args *a, const struct host_ep_rows *lane, size_t x_bytes,
+                  uint32_t n_used, uint32_t n_run, const float *part, size_t stride)
+{
+    const struct row_run run = parallel_lane_rows(p, a->n_token);
     const uint32_t n_live = a->n_live ? (uint32_t)*a->n_live : a->n_token;
+    const uint32_t n_behind = n_live > run.first ? n_live - run.first : 0;
+    const struct host_ep_rows own = rows_from(lane, run.first);
     ASSERT(n_run >= 1 && part);
     *e = (struct host_ep){.peer = peer,
                           .a = a,
                           .n_rank = peer->group ? peer->n_rank : 1,
                           .rank = peer->group ? peer->rank : 0,
+                          .run = run,
                           .n_run = n_run,
                           .n_used = n_used,
                           .x_bytes = x_bytes,
-                          .own = *own,
+                          .own = own,
                           .part = part,
                           .stride = stride};
     ASSERT(e->n_rank <= PARALLEL_RANKS_MAX);
     e->all[e->rank] = (struct host_ep_rank){
-        .rows = *own, .n_token = n_live < a->n_token ? n_live : a->n_token, .part = part};
+        .rows = own, .n_token = n_behind < run.n ? n_behind : run.n, .part = part};
 }
 
 /* Results of a round lie by rank and row. */

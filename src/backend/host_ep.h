@@ -11,6 +11,8 @@
  *     host_ep_swap                     all have written
  *     ... host_ep_sum_row for own rows
  *
+ * Ranks that share a lane's rows (parallel.h) each show a run of them, and have the sums of these.
+ *
  * A rank may still read the others' results when these go on: who writes results again has met all
  * first.
  *
@@ -46,10 +48,11 @@ struct host_ep {
     struct host_rank *peer;
     const struct moe_ep_args *a;
     uint32_t n_rank, rank; /* one where the backend is a member of no group */
+    struct row_run run;    /* of the lane's rows, those of this rank: "own rows" */
     uint32_t n_run;        /* rows of a rank in a round at most */
     uint32_t n_used;       /* experts of a row */
     size_t x_bytes;        /* of an input */
-    uint32_t row0;         /* of the round under way */
+    uint32_t row0;         /* of the round under way, counted in own rows */
     size_t stride;         /* values from a result to the next */
     struct host_ep_rank all[PARALLEL_RANKS_MAX];
     struct host_ep_rows own;
@@ -60,11 +63,24 @@ struct host_ep {
 
 /* host_ep_open - fills in *e, which peers read and which stays where it is as long as the backend
  *
- *   own      this rank's rows; x_bytes of an input are read, n_used experts and weights
+ *   p        which of the lane's rows are this rank's
+ *   lane     the lane's rows; x_bytes of an input are read, n_used experts and weights
  *   part     f32 [n_rank * n_run][stride] of this rank */
-void host_ep_open(struct host_ep *e, struct host_rank *peer, const struct moe_ep_args *a,
-                  const struct host_ep_rows *own, size_t x_bytes, uint32_t n_used, uint32_t n_run,
-                  const float *part, size_t stride);
+void host_ep_open(struct host_ep *e, struct host_rank *peer, const struct parallel *p,
+                  const struct moe_ep_args *a, const struct host_ep_rows *lane, size_t x_bytes,
+                  uint32_t n_used, uint32_t n_run, const float *part, size_t stride);
+
+/* host_ep_is_other - row t of the lane is another rank's, which has its sum */
+static inline bool host_ep_is_other(const struct host_ep *e, size_t t)
+{
+    return t < e->run.first || t >= (size_t)e->run.first + e->run.n;
+}
+
+/* host_ep_row - of the lane, own row i of this round */
+static inline size_t host_ep_row(const struct host_ep *e, size_t i)
+{
+    return e->run.first + e->row0 + i;
+}
 
 /* host_ep_x, host_ep_chosen, host_ep_weight - of row i of a rank in this round */
 static inline const void *host_ep_x(const struct host_ep *e, uint32_t rank, uint32_t i)

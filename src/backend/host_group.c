@@ -34,7 +34,8 @@ struct host_group {
     pthread_mutex_t lock;
     pthread_cond_t turned; /* an epoch is over, or the group is broken */
     uint32_t n_rank;
-    uint32_t first; /* ranks first .. first + n_local - 1 are of this process */
+    uint32_t name0, n_name; /* what messages call rank i: name0 + i of n_name */
+    uint32_t first;         /* ranks first .. first + n_local - 1 are of this process */
     uint32_t n_local;
     struct host_net *net; /* NULL: they are all */
     uint32_t n_member;    /* ranks that have not left */
@@ -85,7 +86,7 @@ fathom_err host_group_create(struct host_rank *const *r, uint32_t n_local, struc
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->turned, &attr);
     pthread_condattr_destroy(&attr);
-    g->n_rank = n;
+    g->n_rank = g->n_name = n;
     g->first = first;
     g->n_local = n_local;
     g->net = net;
@@ -97,17 +98,6 @@ fathom_err host_group_create(struct host_rank *const *r, uint32_t n_local, struc
         *r[i] = (struct host_rank){.group = g, .rank = first + i, .n_rank = n};
     }
     return FATHOM_OK;
-}
-
-fathom_err host_join(struct backend *const *b, uint32_t n, struct host_net *net,
-                     uint32_t patience_ms, struct host_rank *(*peer_of)(struct backend *b),
-                     fathom_diag *d)
-{
-    struct host_rank *peers[PARALLEL_RANKS_MAX];
-    ASSERT(n <= PARALLEL_RANKS_MAX);
-    for (uint32_t i = 0; i < n; i++) peers[i] = peer_of(b[i]);
-    if (patience_ms == 0) patience_ms = RANK_PATIENCE_MS;
-    return host_group_create(peers, n, net, (uint64_t)patience_ms * 1000, d);
 }
 
 /* Under the lock. The first fault stays. */
@@ -139,7 +129,8 @@ void host_rank_break(struct host_rank *r)
     if (!g) return;
     pthread_mutex_lock(&g->lock);
     const struct host_place *place = &g->places[r->rank];
-    int n = snprintf(fault, sizeof fault, "rank %u of %u has failed", r->rank, g->n_rank);
+    int n =
+        snprintf(fault, sizeof fault, "rank %u of %u has failed", g->name0 + r->rank, g->n_name);
     if (place->op)
         snprintf(fault + n, sizeof fault - (size_t)n, " after %s of layer %u, epoch %llu",
                  place->op, place->layer, (unsigned long long)atomic_load(&g->epoch));
@@ -157,7 +148,7 @@ void host_rank_leave(struct host_rank *r)
     struct host_group *g = r->group;
     if (!g) return;
     char fault[64];
-    snprintf(fault, sizeof fault, "rank %u of %u has ended", r->rank, g->n_rank);
+    snprintf(fault, sizeof fault, "rank %u of %u has ended", g->name0 + r->rank, g->n_name);
     r->group = NULL;
     pthread_mutex_lock(&g->lock);
     ASSERT(g->n_member >= 1);
@@ -199,8 +190,8 @@ static void check_places(struct host_group *g)
         snprintf(fault, sizeof fault,
                  "rank %u of %u is at %s of layer %u with %u rows, rank %u at %s of layer %u with "
                  "%u rows",
-                 g->first, g->n_rank, first->op, first->layer, first->n_row, i, p->op, p->layer,
-                 p->n_row);
+                 g->name0 + g->first, g->n_name, first->op, first->layer, first->n_row,
+                 g->name0 + i, p->op, p->layer, p->n_row);
         break_group(g, fault);
         return;
     }
@@ -216,8 +207,8 @@ static void give_up(struct host_group *g, const struct host_rank *r, uint64_t ep
     snprintf(fault, sizeof fault,
              "rank %u of %u did not come to %s of layer %u, epoch %llu, within %llu ms: rank %u "
              "waited",
-             missing, g->n_rank, place->op, place->layer, (unsigned long long)epoch,
-             (unsigned long long)(g->patience_us / 1000), r->rank);
+             g->name0 + missing, g->n_name, place->op, place->layer, (unsigned long long)epoch,
+             (unsigned long long)(g->patience_us / 1000), g->name0 + r->rank);
     break_group(g, fault);
 }
 
@@ -303,6 +294,72 @@ fathom_err host_part(struct host_rank *r)
 {
     ASSERT(r->group);
     return come(r, false);
+}
+
+/* ---- both memberships ---- */
+
+/* The ranks of one lane, which messages call by their numbers among all. */
+static fathom_err join_lane(struct host_rank *const *sums, const struct parallel *p, uint32_t i,
+                            uint64_t patience_us, fathom_diag *d)
+{
+    TRY(host_group_create(sums, p->tp.size, NULL, patience_us, d));
+    struct host_group *g = sums[0]->group;
+    g->name0 = i;
+    g->n_name = parallel_n_peer(p);
+    return FATHOM_OK;
+}
+
+fathom_err host_join(struct backend *const *b, uint32_t n, const struct backend_config *c,
+                     struct host_peers *(*peers_of)(struct backend *b), fathom_diag *d)
+{
+    struct host_rank *sums[PARALLEL_RANKS_MAX], *experts[PARALLEL_RANKS_MAX];
+    const struct parallel *p = &c->parallel;
+    const uint64_t patience_us =
+        (uint64_t)(c->patience_ms ? c->patience_ms : RANK_PATIENCE_MS) * 1000;
+    const uint32_t first = parallel_peer(p), n_lane_rank = p->tp.size;
+    ASSERT(n >= 1 && n <= PARALLEL_RANKS_MAX);
+    for (uint32_t i = 0; i < n; i++) {
+        sums[i] = &peers_of(b[i])->sums;
+        experts[i] = &peers_of(b[i])->experts;
+    }
+    if (p->dp.size <= 1) return host_group_create(sums, n, c->net, patience_us, d);
+    ASSERT(n % n_lane_rank == 0 && first % n_lane_rank == 0);
+    for (uint32_t i = 0; n_lane_rank > 1 && i < n; i += n_lane_rank)
+        TRY(join_lane(sums + i, p, first + i, patience_us, d));
+    return host_group_create(experts, n, c->net, patience_us, d);
+}
+
+void host_peers_leave(struct host_peers *p)
+{
+    host_rank_leave(&p->sums);
+    host_rank_leave(&p->experts);
+}
+
+void host_peers_renew(struct host_peers *p)
+{
+    host_rank_renew(&p->sums);
+    host_rank_renew(&p->experts);
+}
+
+void host_peers_break(struct host_peers *p)
+{
+    host_rank_break(&p->sums);
+    host_rank_break(&p->experts);
+}
+
+const char *host_peers_fault(const struct host_peers *p)
+{
+    const char *fault = host_rank_fault(&p->sums);
+    return fault[0] ? fault : host_rank_fault(&p->experts);
+}
+
+void host_peers_waits(const struct host_peers *p, struct rank_waits *out)
+{
+    struct rank_waits experts;
+    host_rank_waits(&p->sums, out);
+    host_rank_waits(&p->experts, &experts);
+    out->n += experts.n;
+    out->ns += experts.ns;
 }
 
 /* ---- meetings ---- */

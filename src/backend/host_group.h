@@ -50,11 +50,11 @@ struct host_rank {
     uint32_t n_rank;
 };
 
-/* host_rank_sums - other ranks have parts of what this one computes */
-static inline bool host_rank_sums(const struct host_rank *r, const struct parallel *p)
-{
-    return r->group && p->tp.size > 1;
-}
+/* A rank's memberships, part of its backend. */
+struct host_peers {
+    struct host_rank sums;    /* ranks that share rows: they add up parts */
+    struct host_rank experts; /* ranks that have experts for each other's rows */
+};
 
 /* Where ranks meet: equal on all of them. */
 struct host_place {
@@ -75,10 +75,12 @@ struct host_place {
 fathom_err host_group_create(struct host_rank *const *r, uint32_t n, struct host_net *net,
                              uint64_t patience_us, fathom_diag *d);
 
-/* host_join - the same for backends, which wait patience_ms for each other; 0: RANK_PATIENCE_MS */
-fathom_err host_join(struct backend *const *b, uint32_t n, struct host_net *net,
-                     uint32_t patience_ms, struct host_rank *(*peer_of)(struct backend *b),
-                     fathom_diag *d);
+/* host_join - the backends b[0 .. n) of all ranks of this process become peers as c says, which is
+ * the first one's: for sums each lane by itself, for experts all. A net brings together the ranks
+ * of experts, or else of sums.
+ * Errors  ENOMEM; some may be peers then. */
+fathom_err host_join(struct backend *const *b, uint32_t n, const struct backend_config *c,
+                     struct host_peers *(*peers_of)(struct backend *b), fathom_diag *d);
 
 /* host_rank_net - to the other processes of its group; NULL: there are none */
 struct host_net *host_rank_net(const struct host_rank *r);
@@ -108,6 +110,14 @@ const char *host_rank_fault(const struct host_rank *r);
 
 /* host_rank_waits - what this rank has waited so far, zeros for no member; any thread */
 void host_rank_waits(const struct host_rank *r, struct rank_waits *out);
+
+/* host_peers_leave, _renew, _break, _fault, _waits - the same for both memberships; waits are
+ * added, and of two faults that of sums is told */
+void host_peers_leave(struct host_peers *p);
+void host_peers_renew(struct host_peers *p);
+void host_peers_break(struct host_peers *p);
+const char *host_peers_fault(const struct host_peers *p);
+void host_peers_waits(const struct host_peers *p, struct rank_waits *out);
 
 /* ---- what backends do at a meeting ---- */
 

@@ -56,18 +56,20 @@ struct moe_args {
  *   y[t] = sum over ranks r of p_r + shared(x[t])
  *   p_r  = sum over chosen experts e of rank r of weight_e * ffn_e(x[t])
  *
- * Every rank has rows of its own, and takes part with none too.
+ * Every lane (parallel.h) has rows of its own, and takes part with none too. Its ranks all have
+ * them, and each brings a run of them (parallel_lane_rows): the sums of these, and +0 in the
+ * others, so that y is a partial sum over the lane's ranks, and adding it up is no rounding.
  *
- *   w      prepare_moe; x NORMED, route ROUTE: own rows
- *   y      DELTA, own rows, overwritten: the whole sum, not a partial one
- *   n_token  own rows, 0 .. n_most; of each rank another number
- *   n_most   rows that any rank may have, 1 .. max_token: equal on all ranks
+ *   w      prepare_moe; x NORMED, route ROUTE: the lane's rows
+ *   y      DELTA, the lane's rows, overwritten; of a lane of one rank the whole sum
+ *   n_token  the lane's rows, 0 .. n_most; of each lane another number
+ *   n_most   rows that any lane may have, 1 .. max_token: equal on all ranks
  *   n_live of the batch: rows from there on are sent nowhere and have no result
  *   place  u16 [E], device: parallel.h; equal on all ranks. Numbers ascend with experts
  *   layer  as the cache counts layers: equal on all ranks that come
  * Numerics in f32: experts in ascending index within p_r, ranks ascending, the shared expert last.
  *          A rank that has none of a row's experts takes no part in its sum. So a row's bits depend
- *          on the row and the places.
+ *          on the row and the places, not on the rank that brings it.
  * Needs    on several ranks: all make this call, layer by layer in the same order.
  */
 struct moe_ep_args {

@@ -6,12 +6,14 @@
  *   axis  cuts
  *   tp    tensor parallel: heads, inner widths of feed-forward blocks, rows of the head, columns of
  *         the draft layer's eh_proj
- *   dp    data parallel: requests. With experts_whole the routed experts too, each whole on a rank
+ *   dp    data parallel: requests, which each of its parts, a lane, has its own of. Routed experts
+ *         are whole then (experts_whole), each on one rank of all of tp and dp, and shared ones are
+ *         whole on every rank
  *   pp    pipeline parallel: the list of layers, in runs. The first stage has the embedding, the
  *         last one head, final norm and draft layer
  *
- * Ranks of one stage are peers: they lie on one of the axes tp and dp, and the other one has one
- * rank. Rank r of the model is peer r % n of stage r / n, of n peers.
+ * Ranks of one stage are peers, those of one lane next to each other: peer p is rank p % tp.size of
+ * lane p / tp.size. Rank r of the model is peer r % n of stage r / n, of n peers.
  */
 #ifndef FATHOM_BACKEND_PARALLEL_H
 #define FATHOM_BACKEND_PARALLEL_H
@@ -31,7 +33,7 @@ struct parallel {
     struct axis tp;
     struct axis dp;     /* zeros: one rank */
     struct axis pp;     /* zeros: one stage */
-    bool experts_whole; /* an expert is on one rank of dp, else cut on all of tp */
+    bool experts_whole; /* an expert is on one rank, else cut on all of tp; of lanes alone */
     bool is_slice; /* one rank of several is measured by itself: sums over ranks are left out */
     uint16_t layer_ends[PARALLEL_STAGES_MAX]; /* of several stages: the layers below layer_ends[i]
                                                  that no stage before i has are stage i's */
@@ -44,7 +46,14 @@ struct rank_waits {
 };
 
 /* What of a model is cut over ranks. */
-enum parallel_cut { CUT_NONE, CUT_HEADS, CUT_INNER, CUT_VOCAB, CUT_EXPERTS };
+enum parallel_cut {
+    CUT_NONE,
+    CUT_HEADS,
+    CUT_INNER,        /* inner widths of dense blocks */
+    CUT_EXPERT_INNER, /* inner widths of experts, routed and shared */
+    CUT_VOCAB,
+    CUT_EXPERTS,
+};
 
 /* parallel_one - one rank that has everything */
 static inline struct parallel parallel_one(void)
@@ -80,7 +89,7 @@ static inline uint32_t parallel_n_rank(const struct parallel *p)
  * parallel_rank - this rank's number, of parallel_n_rank; parallel_be - it becomes another one */
 static inline uint32_t parallel_peer(const struct parallel *p)
 {
-    return p->dp.size > 1 ? p->dp.rank : p->tp.rank;
+    return p->dp.size > 1 ? p->dp.rank * p->tp.size + p->tp.rank : p->tp.rank;
 }
 
 static inline uint32_t parallel_rank(const struct parallel *p)
@@ -92,7 +101,8 @@ static inline void parallel_be(struct parallel *p, uint32_t rank)
 {
     const uint32_t n_peer = parallel_n_peer(p);
     p->pp.rank = rank / n_peer;
-    *(p->dp.size > 1 ? &p->dp.rank : &p->tp.rank) = rank % n_peer;
+    p->tp.rank = rank % n_peer % p->tp.size;
+    if (p->dp.size > 1) p->dp.rank = rank % n_peer / p->tp.size;
 }
 
 /* A stage's layers: [first, end). */
@@ -125,7 +135,10 @@ static inline bool parallel_is_last(const struct parallel *p)
 static inline struct axis parallel_axis(const struct parallel *p, enum parallel_cut cut)
 {
     const struct axis one = {.rank = 0, .size = 1};
-    if (cut == CUT_EXPERTS) return p->experts_whole && p->dp.size > 1 ? p->dp : one;
+    const bool is_whole = p->experts_whole && p->dp.size > 1;
+    const struct axis all = {.rank = parallel_peer(p), .size = parallel_n_peer(p)};
+    if (cut == CUT_EXPERTS) return is_whole ? all : one;
+    if (cut == CUT_EXPERT_INNER && is_whole) return one;
     return cut == CUT_NONE ? one : p->tp;
 }
 
@@ -136,6 +149,21 @@ static inline uint32_t parallel_part(const struct parallel *p, enum parallel_cut
 }
 
 /* ---- experts by rank ---- */
+
+/* Rows [first, first + n). */
+struct row_run {
+    uint32_t first;
+    uint32_t n;
+};
+
+/* parallel_lane_rows - of a lane's n_row rows those that this rank of it gives to the experts;
+ * ranks have runs of equal length, the last ones fewer or none */
+static inline struct row_run parallel_lane_rows(const struct parallel *p, uint32_t n_row)
+{
+    const uint32_t n = (n_row + p->tp.size - 1) / p->tp.size, first = n * p->tp.rank;
+    if (first >= n_row) return (struct row_run){n_row, 0};
+    return (struct row_run){first, n_row - first < n ? n_row - first : n};
+}
 
 /* Experts of a rank at most: their number there is a byte of an entry of the table. */
 enum { EXPERTS_HELD_MAX = 256 };

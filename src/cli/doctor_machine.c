@@ -60,9 +60,8 @@ void doctor_look_at_processor(struct doctor *d, const struct settings *s)
     }
     numa_read(&nodes, NULL);
     const int64_t n_shared = s->tensor_parallel_size * s->pipeline_parallel_size;
-    const int64_t n_rank = s->layout && s->ranks > 0   ? s->ranks
-                           : s->data_parallel_size > 1 ? s->data_parallel_size
-                                                       : n_shared;
+    const int64_t n_lane = s->data_parallel_size > 1 ? s->data_parallel_size : 1;
+    const int64_t n_rank = s->layout && s->ranks > 0 ? s->ranks : n_shared * n_lane;
     doctor_find(d, FINDING_OK, "numa", "", "%s", numa_text(placed, &nodes, (uint32_t)n_rank));
 }
 

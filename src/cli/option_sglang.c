@@ -52,25 +52,27 @@ static fathom_err take_address(struct option_walk *w)
                       (long long)s->node_rank);
 }
 
-/* There dp-size divides tp-size: 8 of 8 are eight ranks, each with requests of its own. */
+/* There dp-size divides tp-size: 2 of 8 are two groups of four ranks, each with requests of its
+ * own. */
 static fathom_err take_ranks(struct option_walk *w)
 {
     struct settings *s = w->settings;
     const int64_t dp = s->sglang.dp_size, ep = s->sglang.ep_size, tp = s->tensor_parallel_size;
     char line[256] = "";
-    if (s->sglang.enable_dp_attention && dp > 1 && dp == tp) {
+    if (s->sglang.enable_dp_attention && dp > 1 && tp % dp == 0) {
         s->data_parallel_size = dp;
-        s->tensor_parallel_size = 1;
+        s->tensor_parallel_size = tp / dp;
         s->enable_expert_parallel = true;
         return buf_printf(w->notes,
                           "--tp-size %lld --dp-size %lld --enable-dp-attention: this is "
-                          "--data-parallel-size %lld --enable-expert-parallel\n",
-                          (long long)tp, (long long)dp, (long long)dp);
+                          "--data-parallel-size %lld --tensor-parallel-size %lld "
+                          "--enable-expert-parallel\n",
+                          (long long)tp, (long long)dp, (long long)dp, (long long)(tp / dp));
     }
     if (s->sglang.enable_dp_attention && dp > 1) {
         (void)snprintf(line, sizeof line,
-                       "--dp-size %lld of --tp-size %lld is refused: each rank has requests of "
-                       "its own, or all share every layer: give --dp-size %lld, or leave it and "
+                       "--dp-size %lld of --tp-size %lld is refused: it has to divide --tp-size, "
+                       "which is all ranks: give --dp-size %lld, or leave it and "
                        "--enable-dp-attention out",
                        (long long)dp, (long long)tp, (long long)tp);
     } else if (dp > 1) {

@@ -45,8 +45,8 @@ enum {
     "only --tensor-parallel-size, --pipeline-parallel-size and --data-parallel-size cut a model: " \
     "leave the flag out or give 1"
 #define RANK_THREADS                                                                               \
-    "ranks are threads of one process, which gives each its requests: use --data-parallel-size "   \
-    "alone"
+    "one process has all ranks of --data-parallel-size, and gives each its requests: start it "    \
+    "once, without this flag"
 
 const struct option option_table[] = {
     /* ---- model ---- */
@@ -883,8 +883,8 @@ const struct option option_table[] = {
      .field = FIELD(pipeline_parallel_size), USE},
     {"data-parallel-size", "-dp", "N", "1",
      "ranks that each have requests of their own, with --max-num-seqs, --max-num-batched-tokens "
-     "and "
-     "a cache for each; needs --enable-expert-parallel",
+     "and a cache for each; of --tensor-parallel-size N as many groups of N ranks; needs "
+     "--enable-expert-parallel",
      .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
      .field = FIELD(data_parallel_size), USE},
     {"data-parallel-size-local", "-dpl", "N", "0",
@@ -898,7 +898,7 @@ const struct option option_table[] = {
     {"data-parallel-rpc-port", "-dpp", "N", NULL, "port of rank 0", ANY_COUNT, PARALLEL,
      NOTE(NULL, "ranks of --data-parallel-size are threads of one process")},
     {"enable-expert-parallel", NULL, NULL, NULL,
-     "each expert whole on one rank of --data-parallel-size", .kind = OPTION_FLAG,
+     "each expert whole on one of the ranks; with --data-parallel-size", .kind = OPTION_FLAG,
      .group = GROUP_PARALLEL, .commands = PLANNED, .field = FIELD(enable_expert_parallel), USE},
     {"layout", NULL, "NAME", NULL,
      "how a model is cut over --ranks; latency: as --tensor-parallel-size; throughput: as "

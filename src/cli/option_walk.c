@@ -143,7 +143,6 @@ static fathom_err check_cuts(struct option_walk *w)
 {
     const struct settings *s = w->settings;
     const bool has_tp = s->tensor_parallel_size > 1, has_dp = s->data_parallel_size > 1;
-    const char *why = NULL;
     char line[192];
     const bool has_load =
         s->load_concurrency > 0 || s->load_input_len > 0 || s->load_output_len > 0;
@@ -159,16 +158,14 @@ static fathom_err check_cuts(struct option_walk *w)
                        (long long)s->pipeline_parallel_size, beside);
         TRY(option_refuse(w, line));
     }
-    if (has_dp && has_tp)
-        why = "a model is cut one way, and --tensor-parallel-size is given: leave one of them out";
-    else if (has_dp && !s->enable_expert_parallel)
-        why = "experts are whole on a rank of it: give --enable-expert-parallel too";
-    if (why) {
-        (void)snprintf(line, sizeof line, "--data-parallel-size %lld is refused: %s",
-                       (long long)s->data_parallel_size, why);
+    if (has_dp && !s->enable_expert_parallel) {
+        (void)snprintf(line, sizeof line,
+                       "--data-parallel-size %lld is refused: experts are whole on a rank of it: "
+                       "give --enable-expert-parallel too",
+                       (long long)s->data_parallel_size);
         TRY(option_refuse(w, line));
     }
-    if (!has_tp || !s->enable_expert_parallel) return FATHOM_OK;
+    if (!has_tp || has_dp || !s->enable_expert_parallel) return FATHOM_OK;
     return option_refuse(w, "--enable-expert-parallel is refused: ranks of --tensor-parallel-size "
                             "have a part of every expert: leave it out, or give "
                             "--data-parallel-size instead");

@@ -59,9 +59,10 @@ static fathom_err end_step(struct follower *f, const struct work *w, fathom_diag
         return FATHOM_OK;
     }
     TRY(f->ranks->ops->wait(f->ranks, results));
+    const uint32_t first = l->hosts->node_rank * l->n_local_lane;
     for (uint32_t i = 0; l->n_lane > 0 && i < f->n_step; i++) {
         fathom_diag why = {{0}};
-        if (host_lanes_tell_drawn(l, l->net.first + i, &f->steps[i], &results[i], &why))
+        if (host_lanes_tell_drawn(l, first + i, &f->steps[i], &results[i], &why))
             FAIL(d, FATHOM_EPEER, "host 0 is lost: %s", why.text);
     }
     return FATHOM_OK;

@@ -246,7 +246,8 @@ static fathom_err make_meetings(struct host_lanes *l, const struct engine_settin
     if (s->place.parallel.experts_whole) {
         const size_t experts = expert_values(s, config);
         most = experts > most ? experts : most;
-        l->n_lane = n_rank;
+        l->n_lane = s->place.parallel.dp.size;
+        l->n_local_lane = l->n_lane / s->hosts->n_node;
     }
     l->net = (struct host_net){
         .first = s->hosts->node_rank * n_local, .n_local = n_local, .n_rank = n_rank, .swap = swap};
@@ -334,7 +335,8 @@ fathom_err host_lanes_tell_drawn(struct host_lanes *l, uint32_t lane, const stru
                                                    {&drawn->experts, sizeof drawn->experts}};
     struct page_link *link = host_member_data(l->member);
     const uint32_t n_row = step->sampler.n_row;
-    ASSERT(lane >= l->net.first && lane < l->net.first + l->net.n_local);
+    const uint32_t first = l->hosts->node_rank * l->n_local_lane;
+    ASSERT(lane >= first && lane < first + l->n_local_lane);
     const size_t n = step_drawn_parts(parts + 2, drawn, n_row, step->sampler.n_top > 0);
     return link->ops->send(link, parts, 2 + n, patience(), d);
 }
@@ -351,7 +353,7 @@ fathom_err host_lanes_await_drawn(struct host_lanes *l, uint32_t lane, const str
                                   void *bytes, struct step_result *out)
 {
     const struct meeting m = of_lane(lane, step);
-    const uint32_t host = lane / l->net.n_local;
+    const uint32_t host = lane / l->n_local_lane;
     struct expert_counts experts;
     fathom_diag why = {{0}};
     ASSERT(host >= 1 && lane < l->n_lane);

@@ -29,6 +29,7 @@ struct host_lanes {
     struct host_member *member;  /* another host's */
     struct stage_net *stages;    /* NULL: one stage, whose ranks meet */
     uint32_t n_lane;             /* of all hosts, where requests are cut; else 0 */
+    uint32_t n_local_lane;       /* likewise, of this host */
     size_t max_bytes;            /* that a rank shows */
     unsigned char *shown;        /* [n_rank][max_bytes] of other hosts' ranks */
     pthread_mutex_t lock;        /* of what follows */
@@ -80,7 +81,7 @@ struct work {
 /* work_n_step - steps of a host: its lanes', or the only one */
 static inline uint32_t work_n_step(const struct host_lanes *l)
 {
-    return l->n_lane > 0 ? l->net.n_local : 1;
+    return l->n_lane > 0 ? l->n_local_lane : 1;
 }
 
 /* work_bytes_max - of a WORK */

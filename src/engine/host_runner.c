@@ -131,8 +131,8 @@ static fathom_err draw(struct step_runner *base, const struct step *steps)
 static fathom_err await_lanes(struct host_runner *r, struct step_result *out)
 {
     struct host_lanes *l = r->lanes;
-    for (uint32_t i = l->net.n_local; i < l->n_lane; i++) {
-        unsigned char *bytes = r->drawn + (i - l->net.n_local) * r->drawn_bytes;
+    for (uint32_t i = l->n_local_lane; i < l->n_lane; i++) {
+        unsigned char *bytes = r->drawn + (i - l->n_local_lane) * r->drawn_bytes;
         TRY(host_lanes_await_drawn(l, i, &r->steps[i], bytes, &out[i]));
     }
     return FATHOM_OK;
@@ -142,7 +142,7 @@ static fathom_err await_lanes(struct host_runner *r, struct step_result *out)
 static void show_blocks(struct host_runner *r)
 {
     r->base.host = r->ranks->host;
-    for (uint32_t i = 0; r->base.n_lane > 1 && i < r->lanes->net.n_local; i++)
+    for (uint32_t i = 0; r->base.n_lane > 1 && i < r->lanes->n_local_lane; i++)
         r->base.hosts[i] = step_runner_host(r->ranks, i);
 }
 
@@ -251,9 +251,9 @@ void host_runner_on_change(struct step_runner *base, void (*changed)(void *arg),
 static fathom_err make_lanes(struct host_runner *r, uint32_t n_page, fathom_diag *d)
 {
     const struct host_lanes *l = r->lanes;
-    const uint32_t n_far = l->n_lane - l->net.n_local;
+    const uint32_t n_far = l->n_lane - l->n_local_lane;
     const size_t block_bytes = (r->base.layout.n_bytes + 63) / 64 * 64;
-    ASSERT(l->n_lane > l->net.n_local);
+    ASSERT(l->n_lane > l->n_local_lane);
     r->drawn_bytes = (step_drawn_bytes(r->base.layout.max_logit_row, true) + 63) / 64 * 64;
     r->base.n_lane = l->n_lane;
     r->base.lane_pages = n_page;
@@ -265,7 +265,7 @@ static fathom_err make_lanes(struct host_runner *r, uint32_t n_page, fathom_diag
         FAIL(d, FATHOM_ENOMEM, "no memory for the lanes of %u hosts", l->hosts->n_node);
     memset(r->blocks, 0, n_far * block_bytes);
     for (uint32_t i = 0; i < n_far; i++)
-        r->base.hosts[l->net.n_local + i] = r->blocks + i * block_bytes;
+        r->base.hosts[l->n_local_lane + i] = r->blocks + i * block_bytes;
     show_blocks(r);
     return FATHOM_OK;
 }

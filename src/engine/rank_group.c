@@ -6,6 +6,9 @@
  *   n_done    of a rank: commands carried out, or passed over after a failure
  *   lock      guards the conditions and the fault; numbers are also read without it
  *
+ * Lanes. Rank i is of lane i / n_lane_rank; the first of a lane has the blocks, which the others
+ * read, and tells what was drawn.
+ *
  * Stages. Rank i is peer i % n_peer of stage i / n_peer of those that run here. A step's wait is
  * told right behind its draw: a rank is done with one step before it looks at the next one, and the
  * engine waits for the last stage alone. Where another host has stages, the hops at the edges are
@@ -47,8 +50,7 @@ enum {
     LOAD_PATIENCE_S = 86400, /* for a rank that loads a layer */
     FAREWELL_MS = 2000,      /* for a rank to end its command after a fault */
     LOOK_MS = 100,           /* between looks at ranks that are waited for */
-    ALL_RANKS = PARALLEL_RANKS_MAX,
-    N_LAUNCH = 255, /* steps of which a rank keeps what launching took */
+    N_LAUNCH = 255,          /* steps of which a rank keeps what launching took */
 };
 
 enum command_kind {
@@ -77,7 +79,8 @@ struct command {
     struct step step; /* launch, draw; of stages wait too */
     uint32_t block;   /* of stages, likewise */
     void *host;       /* their block; NULL: each rank's own */
-    uint32_t rank;    /* page_out, page_in: whose page; page_in: or ALL_RANKS */
+    uint32_t rank;    /* page_out, page_in: whose page, of peers rank .. rank + n_rank - 1 */
+    uint32_t n_rank;
     uint32_t page;
     void *to;         /* page_out; alloc: void ** */
     const void *from; /* page_in */
@@ -144,7 +147,9 @@ struct rank_group {
     bool is_filling;    /* pages have gone out since the ranks were waited for */
     uint64_t n_filling; /* commands up to the last one of these */
     struct command ring[RING];
-    struct step *steps; /* [RING][n_rank] of lanes: instead of the commands' */
+    uint32_t n_lane_rank; /* ranks of a lane; 1: there is none, or each is one */
+    struct step *steps;   /* [RING][n_lane] of lanes: instead of the commands' */
+    void **step_hosts;    /* [RING][n_lane] of lanes of several ranks: their blocks likewise */
     _Alignas(64) _Atomic uint64_t n_told;
     pthread_mutex_t lock;
     pthread_cond_t told;
@@ -253,6 +258,14 @@ static void await_rank(struct rank_group *g, struct rank *r, uint64_t n)
     pthread_mutex_unlock(&g->lock);
 }
 
+/* Lanes' steps and blocks, as command n's. */
+static void put_lanes(struct rank_group *g, uint64_t n, const struct step *steps)
+{
+    const uint32_t n_lane = g->base.n_lane;
+    step_runner_put_lanes(&g->steps[n % RING * n_lane], steps, n_lane);
+    memcpy(&g->step_hosts[n % RING * n_lane], g->base.hosts, n_lane * sizeof *g->step_hosts);
+}
+
 /* steps: a launch's or draw's, as many as there are lanes; else NULL. */
 static void tell_steps(struct rank_group *g, const struct command *c, const struct step *steps)
 {
@@ -260,7 +273,7 @@ static void tell_steps(struct rank_group *g, const struct command *c, const stru
     for (uint32_t i = 0; n >= RING && i < g->n_rank; i++) await_rank(g, &g->ranks[i], n - RING + 1);
     g->ring[n % RING] = *c;
     if (steps && g->steps)
-        step_runner_put_lanes(&g->steps[n % RING * g->n_rank], steps, g->n_rank);
+        put_lanes(g, n, steps);
     else if (steps)
         g->ring[n % RING].step = *steps;
     raise_to(g, &g->n_told, n + 1, &g->told);
@@ -346,6 +359,11 @@ static fathom_err end_step(struct rank *r, const struct command *c)
     return stage_net_tell_drawn(r->group->net, c->block, result, drawn->n_row, drawn->n_top);
 }
 
+static bool is_asked(const struct rank *r, const struct command *c)
+{
+    return r->peer >= c->rank && r->peer < c->rank + c->n_rank;
+}
+
 static fathom_err carry_out(struct rank *r, const struct command *c)
 {
     struct step_runner *runner = r->runner;
@@ -362,10 +380,10 @@ static fathom_err carry_out(struct rank *r, const struct command *c)
     case COMMAND_NEXT_BLOCK: ops->next_block(runner); return FATHOM_OK;
     case COMMAND_WAIT: return end_step(r, c);
     case COMMAND_PAGE_OUT:
-        if (c->rank != r->peer) return FATHOM_OK;
+        if (!is_asked(r, c)) return FATHOM_OK;
         return ops->page_out(runner, c->page, (char *)c->to + r->record_offset);
     case COMMAND_PAGE_IN:
-        if (c->rank != r->peer && c->rank != ALL_RANKS) return FATHOM_OK;
+        if (!is_asked(r, c)) return FATHOM_OK;
         return ops->page_in(runner, c->page, (const char *)c->from + r->record_offset);
     case COMMAND_SYNC: return ops->sync(runner);
     case COMMAND_RENEW: r->err = FATHOM_OK; return ops->renew(runner);
@@ -390,7 +408,11 @@ static bool take_command(struct rank *r, uint64_t n, struct command *out)
     pthread_mutex_lock(&g->lock);
     bool is_lost = atomic_load(&r->is_lost);
     if (!is_lost) *out = g->ring[n % RING];
-    if (!is_lost && g->steps) out->step = g->steps[n % RING * g->n_rank + r->i];
+    if (!is_lost && g->steps) {
+        const uint64_t lane = n % RING * g->base.n_lane + r->i / g->n_lane_rank;
+        out->step = g->steps[lane];
+        out->host = g->step_hosts[lane];
+    }
     pthread_mutex_unlock(&g->lock);
     return !is_lost;
 }
@@ -504,7 +526,7 @@ static void show_block(struct rank_group *g)
 {
     g->base.host = runner_block(g->ranks[0].runner, g->is_staged ? g->block : g->blocks.i);
     for (uint32_t i = 0; i < g->base.n_lane; i++)
-        g->base.hosts[i] = runner_block(g->ranks[i].runner, g->blocks.i);
+        g->base.hosts[i] = runner_block(g->ranks[i * g->n_lane_rank].runner, g->blocks.i);
 }
 
 static void next_block(struct step_runner *base)
@@ -554,7 +576,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     show_block(g);
     g->is_filling = false;
     *out = g->ranks[0].results[0];
-    for (uint32_t i = 1; i < base->n_lane; i++) out[i] = g->ranks[i].results[0];
+    for (uint32_t i = 1; i < base->n_lane; i++) out[i] = g->ranks[i * g->n_lane_rank].results[0];
     return FATHOM_OK;
 }
 
@@ -586,14 +608,16 @@ static uint32_t get_waits(const struct step_runner *base, struct rank_waits *out
     return g->n_rank;
 }
 
-/* The command's page: of a lane, or of all ranks of a stage alike, of which one copies it out. */
+/* The command's page: of all ranks of a stage or lane alike, of which one copies it out. */
 static void name_page(const struct rank_group *g, struct command *c, uint32_t page)
 {
-    const uint32_t n = g->base.lane_pages;
+    const uint32_t n_page = g->base.lane_pages, n = g->steps ? g->n_lane_rank : g->n_peer;
     const bool is_out = c->kind == COMMAND_PAGE_OUT;
-    c->page = g->steps ? page % n : page;
-    c->rank = g->steps ? page / n : is_out ? page % g->n_peer : ALL_RANKS;
-    ASSERT(c->rank < g->n_peer || c->rank == ALL_RANKS);
+    c->page = g->steps ? page % n_page : page;
+    c->rank = g->steps ? page / n_page * n : 0;
+    c->n_rank = is_out ? 1 : n;
+    if (is_out) c->rank += c->page % n;
+    ASSERT(c->rank + c->n_rank <= g->n_peer);
 }
 
 static fathom_err page_out(void *runner, uint32_t page, void *to)
@@ -728,6 +752,7 @@ static void destroy(struct step_runner *base)
     pthread_cond_destroy(&g->done);
     pthread_mutex_destroy(&g->lock);
     mem_free(g->base.hosts);
+    mem_free(g->step_hosts);
     mem_free(g->steps);
     mem_free(g->ranks);
     mem_free(g);
@@ -774,6 +799,7 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     g->n_peer = g->is_staged ? parallel_n_peer(&from->settings->place.parallel) : n;
     ASSERT(g->n_peer >= 1 && n % g->n_peer == 0);
     g->n_stage = n / g->n_peer;
+    g->n_lane_rank = 1;
     g->net = from->settings->stage_net;
     g->ranks = ranks;
     g->spins = os_n_cpu() > n;
@@ -802,16 +828,21 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     return FATHOM_OK;
 }
 
-/* Each rank is a lane where requests are cut; before commands are told. */
+/* Ranks are of lanes where requests are cut; before commands are told. */
 static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *plan, fathom_diag *d)
 {
-    if (g->from->settings->place.parallel.dp.size <= 1 || g->n_rank == 1) return FATHOM_OK;
-    g->base.hosts = mem_calloc(g->n_rank, sizeof *g->base.hosts);
-    g->steps = mem_calloc((size_t)RING * g->n_rank, sizeof *g->steps);
-    if (!g->base.hosts || !g->steps)
-        FAIL(d, FATHOM_ENOMEM, "no memory for the steps of %u ranks", g->n_rank);
-    g->base.n_lane = g->n_rank;
+    const struct parallel *p = &g->from->settings->place.parallel;
+    if (p->dp.size <= 1 || g->n_rank == 1) return FATHOM_OK;
+    const uint32_t n_lane = g->n_rank / p->tp.size;
+    ASSERT(n_lane >= 1 && g->n_rank % p->tp.size == 0);
+    g->base.hosts = mem_calloc(n_lane, sizeof *g->base.hosts);
+    g->steps = mem_calloc((size_t)RING * n_lane, sizeof *g->steps);
+    g->step_hosts = mem_calloc((size_t)RING * n_lane, sizeof *g->step_hosts);
+    if (!g->base.hosts || !g->steps || !g->step_hosts)
+        FAIL(d, FATHOM_ENOMEM, "no memory for the steps of %u lanes", n_lane);
+    g->base.n_lane = n_lane;
     g->base.lane_pages = plan->n_page;
+    g->n_lane_rank = p->tp.size;
     return FATHOM_OK;
 }
 

@@ -44,11 +44,15 @@ static fathom_err resolve_ranks(struct engine_settings *out, const fathom_option
         FAIL(d, FATHOM_EINVAL, "--data-parallel-size %u is out of range, needed is 1 to %d", n_lane,
              PARALLEL_RANKS_MAX);
     }
-    if (n_lane > 1 && (p->tp.size > 1 || o->rank_slice)) {
+    if (n_lane > 1 && o->rank_slice) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "--data-parallel-size %u and --tensor-parallel-size %u: a model is cut one way: give "
-             "one of them",
-             n_lane, p->tp.size);
+             "--rank-slice measures a rank of --tensor-parallel-size alone: leave "
+             "--data-parallel-size out");
+    }
+    if (n_lane > 1 && n_lane * p->tp.size > PARALLEL_RANKS_MAX) {
+        FAIL(d, FATHOM_EINVAL,
+             "--data-parallel-size %u of --tensor-parallel-size %u: at most %d ranks share a model",
+             n_lane, p->tp.size, PARALLEL_RANKS_MAX);
     }
     if (n_lane > 1 && !o->expert_parallel) {
         FAIL(d, FATHOM_EUNSUPPORTED,
@@ -100,10 +104,10 @@ static fathom_err resolve_stages(struct engine_settings *out, const fathom_optio
 /* Whether the inputs of every product are whole groups of 128 on this rank. */
 static bool widths_fit_fp8(const struct model_config *c, const struct parallel *p)
 {
-    const uint32_t widths[] = {c->hidden, c->q_lora_rank,
-                               parallel_part(p, CUT_INNER, c->dense_inner),
-                               parallel_part(p, CUT_INNER, c->moe_inner),
-                               parallel_part(p, CUT_INNER, c->n_shared_expert * c->moe_inner)};
+    const uint32_t widths[] = {
+        c->hidden, c->q_lora_rank, parallel_part(p, CUT_INNER, c->dense_inner),
+        parallel_part(p, CUT_EXPERT_INNER, c->moe_inner),
+        parallel_part(p, CUT_EXPERT_INNER, c->n_shared_expert * c->moe_inner)};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         if (widths[i] % TENSOR_SCALE_BLOCK != 0) return false;
     }
@@ -153,8 +157,15 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
 {
     const uint32_t n_rank = settings_n_rank(out);
     const int n_gpu = backend_cuda_count();
-    const uint32_t n_lane = out->place.parallel.dp.size;
+    const uint32_t n_lane = out->place.parallel.dp.size, n_share = out->place.parallel.tp.size;
     for (uint32_t i = 0; i < n_rank; i++) out->devices[i] = (int)i;
+    if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1 && n_share > 1) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "--data-parallel-size %u of --tensor-parallel-size %u: GPUs do one of the two so far: "
+             "give 2, 4 or 8 to --data-parallel-size or --tensor-parallel-size and leave the other "
+             "one out, or give --backend cpu",
+             n_lane, n_share);
+    }
     if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1 && n_lane != 2 && n_lane != 4 &&
         n_lane != 8) {
         FAIL(d, FATHOM_EUNSUPPORTED,
@@ -206,8 +217,8 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
     const uint32_t n_stage = parallel_n_stage(&out->place.parallel);
     if (n_lane > 1 && n_lane % h->n_node != 0) {
         FAIL(d, FATHOM_EINVAL,
-             "--nnodes %u does not divide --data-parallel-size %u: each host has as many ranks as "
-             "another",
+             "--nnodes %u does not divide --data-parallel-size %u: each host has as many of its "
+             "groups of ranks as another",
              h->n_node, n_lane);
     }
     if (n_stage > 1 && n_stage % h->n_node != 0) {

@@ -78,7 +78,8 @@ struct terms {
     const struct model_config *config;
     const struct step_rows *rows;
     double n_rank;
-    double own; /* rows of what a rank computes for all that share them */
+    double n_share; /* ranks of a lane, which share its rows */
+    double own;     /* rows of what a rank computes for all that share them */
     bool is_tp;
 };
 
@@ -102,7 +103,7 @@ static double expert_time(const struct terms *t)
 {
     const struct model_config *c = t->config;
     if (c->n_expert == 0) return 0;
-    const double n_all = t->is_tp ? t->rows->n_row : t->rows->n_row * t->n_rank;
+    const double n_all = t->is_tp ? t->rows->n_row : t->rows->n_row * t->n_rank / t->n_share;
     const double share = (double)c->n_expert_used / c->n_expert;
     const double hit = 1 - pow(1 - share, n_all);
     double most = 1;
@@ -169,7 +170,7 @@ static double norm_time(const struct terms *t)
  * sums; later a row's owner does, and gives the others what it has made of them. */
 static double sum_time(const struct terms *t)
 {
-    const double n = t->n_rank, n_row = t->rows->n_row;
+    const double n = t->n_share, n_row = t->rows->n_row;
     const double sum_bytes = (double)t->config->hidden * sizeof(float);
     const double codes_bytes = 1.4 * t->config->hidden; /* with scales, routes and latents */
     const double bytes =
@@ -185,7 +186,8 @@ static double spread_time(const struct terms *t)
     const double most = c->topk_group > 0 ? c->topk_group : c->n_expert_used;
     const double n_to = fmin(most, t->n_rank) * (t->n_rank - 1) / t->n_rank;
     const double bytes = n_to * c->hidden * (1 + sizeof(float));
-    return (c->n_layer - n_dense) * (4 * t->m->meet_s + t->rows->n_row * bytes / t->m->send_bytes);
+    const double n_row = t->rows->n_row / t->n_share;
+    return (c->n_layer - n_dense) * (4 * t->m->meet_s + n_row * bytes / t->m->send_bytes);
 }
 
 double step_time(const struct machine_figures *m, const struct engine_settings *s,
@@ -197,6 +199,7 @@ double step_time(const struct machine_figures *m, const struct engine_settings *
     struct terms t = {.m = m, .s = s, .p = p, .config = config, .rows = rows, .n_rank = n_rank};
     ASSERT(n_rank >= 1 && rows->n_row > 0);
     t.is_tp = cut->dp.size <= 1;
+    t.n_share = cut->tp.size;
     t.own = rows->n_row;
     const bool has_owners = m->own_rows_least > 0 && rows->n_row >= m->own_rows_least;
     if (has_owners && t.is_tp && !cut->is_slice) t.own /= n_rank;
@@ -204,11 +207,12 @@ double step_time(const struct machine_figures *m, const struct engine_settings *
     s_all += product_time(&t, WEIGHT_ATTENTION, rows->n_row);
     s_all += product_time(&t, WEIGHT_INDEXER, t.own);
     s_all += product_time(&t, WEIGHT_DENSE, rows->n_row);
-    s_all += product_time(&t, WEIGHT_SHARED, rows->n_row);
+    s_all += product_time(&t, WEIGHT_SHARED, t.is_tp ? rows->n_row : rows->n_row / t.n_share);
     s_all += product_time(&t, WEIGHT_ROUTER, t.own);
     s_all += product_time(&t, WEIGHT_HEAD, rows->n_logit);
     s_all += expert_time(&t) + norm_time(&t);
     s_all += config->n_layer * (index_time(&t) + attend_time(&t));
-    if (n_rank > 1 && !cut->is_slice) s_all += t.is_tp ? sum_time(&t) : spread_time(&t);
-    return s_all;
+    if (cut->is_slice) return s_all;
+    if (t.n_share > 1) s_all += sum_time(&t);
+    return t.is_tp ? s_all : s_all + spread_time(&t);
 }

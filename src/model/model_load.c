@@ -20,7 +20,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     const struct parallel *p = &place->parallel;
     ASSERT(c->n_head % parallel_axis(p, CUT_HEADS).size == 0);
     ASSERT(c->dense_inner % parallel_axis(p, CUT_INNER).size == 0);
-    ASSERT(c->moe_inner % parallel_axis(p, CUT_INNER).size == 0);
+    ASSERT(c->moe_inner % parallel_axis(p, CUT_EXPERT_INNER).size == 0);
     ASSERT(c->n_vocab % parallel_axis(p, CUT_VOCAB).size == 0);
     memset(out, 0, sizeof *out);
     out->act = limits->act;
@@ -43,8 +43,8 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->n_expert_used = c->n_expert_used;
     out->n_group = c->n_group;
     out->topk_group = c->topk_group;
-    out->moe_inner = parallel_part(p, CUT_INNER, c->moe_inner);
-    out->shared_inner = parallel_part(p, CUT_INNER, c->n_shared_expert * c->moe_inner);
+    out->moe_inner = parallel_part(p, CUT_EXPERT_INNER, c->moe_inner);
+    out->shared_inner = parallel_part(p, CUT_EXPERT_INNER, c->n_shared_expert * c->moe_inner);
     out->routed_scale = c->routed_scale;
     out->norm_topk = c->norm_topk;
     out->n_vocab = p->is_slice ? parallel_part(p, CUT_VOCAB, c->n_vocab) : c->n_vocab;

@@ -125,9 +125,9 @@ static enum parallel_cut dim_cut(enum weight_dim dim)
     case DIM_HEADS_KV:
     case DIM_HEADS_V: return CUT_HEADS;
     case DIM_DENSE:
-    case DIM_SHARED:
-    case DIM_EXPERT:
     case DIM_TWO_HIDDEN: return CUT_INNER;
+    case DIM_SHARED:
+    case DIM_EXPERT: return CUT_EXPERT_INNER;
     default: return CUT_NONE;
     }
 }

@@ -23,6 +23,7 @@ CONTEXT = "4096"  # the pilot's
 
 # vLLM's images run `vllm serve` with the arguments after the image's name.
 PILOT_HEADS = 4  # as many ranks can share it
+PILOT_EXPERTS = 16  # and as many have one each
 IMAGE = re.compile(r"docker run .*?vllm/vllm-openai\S*\s+(--)", re.S)
 
 
@@ -84,6 +85,10 @@ def with_pilot(arguments):
     ranks = "--tensor-parallel-size"
     if ranks in out and int(out[out.index(ranks) + 1]) > PILOT_HEADS:
         out[out.index(ranks) + 1] = str(PILOT_HEADS)
+    groups = "--data-parallel-size"
+    if groups in out:
+        n = PILOT_EXPERTS // int(out[out.index(ranks) + 1])
+        out[out.index(groups) + 1] = str(min(n, int(out[out.index(groups) + 1])))
     method = "--quantization"  # of the guide's checkpoint; the pilot's is fp8
     if method in out and out[out.index(method) + 1] != "fp8":
         del out[out.index(method):out.index(method) + 2]
@@ -112,7 +117,11 @@ class Guides(unittest.TestCase):
     def assert_answered(self, entry, variables, environment):
         arguments = with_pilot(words(entry, variables)) + ["--dry-run"]
         done = run(arguments, environment)
-        self.assertEqual(done.returncode, entry["status"], done.stderr)
+        status = entry["status"]
+        if variables.get("4", "0") != "0":  # a process of another rank than the first
+            status = 2
+            self.assertRegex(done.stderr, "--data-parallel-rank .* is refused: one process has all")
+        self.assertEqual(done.returncode, status, done.stderr)
         for part in entry["says"]:
             self.assertIn(part, done.stderr)
         for line in done.stderr.splitlines():
@@ -121,10 +130,11 @@ class Guides(unittest.TestCase):
         accepted = run(without(arguments, refused), environment)
         self.assertEqual(accepted.returncode, 0, accepted.stderr)
         self.assertIn("needed, together", accepted.stdout)
-        flag = "--tensor-parallel-size"
-        n_rank = arguments[arguments.index(flag) + 1] if flag in arguments else "1"
+        n_rank = 1
+        for flag in ("--tensor-parallel-size", "--data-parallel-size"):
+            n_rank *= int(arguments[arguments.index(flag) + 1]) if flag in arguments else 1
         planned = re.findall(r"(?m)^ranks +(\d+);", accepted.stdout)
-        self.assertEqual(planned, [] if n_rank == "1" else [n_rank])
+        self.assertEqual(planned, [] if n_rank == 1 else [str(n_rank)])
         self.assertIn("bodies, parsed", accepted.stdout)
         self.assert_told(environment, accepted.stderr)
 

@@ -130,6 +130,8 @@ def lanes():
     check_same(LANES, LANES, *DRAFTS)
     four = ("-dp", "4", "--enable-expert-parallel")
     check_same(four, four, "--max-num-batched-tokens", "48")
+    shared = ("-dp", "2", "-tp", "2", "--enable-expert-parallel")
+    check_same(shared, shared, *DRAFTS)
 
 
 class Launch:

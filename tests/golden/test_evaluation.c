@@ -1,4 +1,4 @@
-/* test_evaluation [every=N] BACKEND KV [DRAFTS [RANKS, dpN, or ppNxRANKS [MODEL LEAST]]]
+/* test_evaluation [every=N] BACKEND KV [DRAFTS [RANKS, dpNxRANKS, or ppNxRANKS [MODEL LEAST]]]
  *
  * The pilot's 384 prompts, or every Nth of them, greedy, through the engine's public functions with
  * 16 in flight: every answer must spell what an independent float32 implementation spells. On a GPU
@@ -26,7 +26,7 @@ static struct {
     enum fathom_kv kv;
     uint32_t n_draft;
     uint32_t n_rank;
-    bool is_dp;       /* each rank has requests of its own */
+    uint32_t n_lane;  /* with requests of their own, of n_rank each */
     uint32_t n_stage; /* of n_rank each */
     const char *model_dir;
     size_t every; /* of the prompts one in so many is asked */
@@ -51,10 +51,10 @@ static fathom_engine *open_pilot(enum fathom_backend backend, fathom_act act, en
                         .kv = kv,
                         .max_num_seqs = N_IN_FLIGHT,
                         .n_draft = test.n_draft,
-                        .world = test.is_dp ? 1 : test.n_rank,
+                        .world = test.n_rank,
                         .pipeline = test.n_stage,
-                        .data_parallel = test.is_dp ? test.n_rank : 1,
-                        .expert_parallel = test.is_dp,
+                        .data_parallel = test.n_lane,
+                        .expert_parallel = test.n_lane > 1,
                         .kv_cache_bytes = (uint64_t)300 << 20};
     if (fathom_open(&e, &o, &d) != FATHOM_OK) fail_msg("%s", d.text);
     return e;
@@ -206,14 +206,15 @@ int main(int argc, char **argv)
               : strcmp(argv[2], "f32") == 0 ? FATHOM_KV_F32
                                             : FATHOM_KV_BF16;
     test.n_draft = argc >= 4 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;
-    test.is_dp = argc >= 5 && strncmp(argv[4], "dp", 2) == 0;
-    test.n_rank = test.n_stage = 1;
-    if (argc >= 5 && strncmp(argv[4], "pp", 2) == 0) {
+    const bool has_lanes = argc >= 5 && strncmp(argv[4], "dp", 2) == 0;
+    const bool has_stages = argc >= 5 && strncmp(argv[4], "pp", 2) == 0;
+    test.n_rank = test.n_lane = test.n_stage = 1;
+    if (has_lanes || has_stages) {
         char *ranks;
-        test.n_stage = (uint32_t)strtoul(argv[4] + 2, &ranks, 10);
+        *(has_lanes ? &test.n_lane : &test.n_stage) = (uint32_t)strtoul(argv[4] + 2, &ranks, 10);
         if (*ranks == 'x') test.n_rank = (uint32_t)strtoul(ranks + 1, NULL, 10);
     } else if (argc >= 5) {
-        test.n_rank = (uint32_t)strtoul(argv[4] + (test.is_dp ? 2 : 0), NULL, 10);
+        test.n_rank = (uint32_t)strtoul(argv[4], NULL, 10);
     }
     test.model_dir = argc == 7 ? argv[5] : FATHOM_SOURCE_DIR "/models/pilot";
     test.least = argc == 7 ? strtoul(argv[6], NULL, 10) : 0;

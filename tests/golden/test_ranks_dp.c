@@ -2,10 +2,12 @@
  * what one does
  *
  * One model on one rank, and on RANKS ranks of which each has whole experts and some of N_TEXT
- * texts of LENGTH tokens, a multiple of 8; a rank is a thread with a device of its own where the
- * backend has devices. Logits lie within LIMIT of one rank's (relative, the median row), those of
- * the draft layer within twice that. Whichever rank a text is on, however it is cut into steps, and
- * while ranks have nothing of their own to do: its logits and its pages have the same bits.
+ * texts of LENGTH tokens, a multiple of 8; of "2x4" ranks four share the texts of each of two
+ * lanes. A rank is a thread with a device of its own where the backend has devices. Logits lie
+ * within LIMIT of one rank's (relative, the median row), those of
+ * the draft layer within twice that. Whichever lane a text is on, however it is cut into steps, and
+ * while lanes have nothing of their own to do: its logits and its pages have the same bits, and its
+ * pages have them on all ranks of its lane.
  *
  * MODEL is a directory; one without weights gets generated ones. The test is skipped where there
  * are fewer GPUs than ranks. */
@@ -42,7 +44,7 @@ struct part {
     int eighths, more;
 };
 
-/* How texts lie on ranks and are cut: text i is on rank (by[i] % ranks), and its step s has
+/* How texts lie on lanes and are cut: text i is on lane (by[i] % lanes), and its step s has
  * cut[i][s]. */
 struct plan {
     const char *name;
@@ -76,6 +78,7 @@ enum { N_PLAN = sizeof plans / sizeof *plans };
 static struct {
     const char *backend;
     uint32_t n_rank;
+    uint32_t n_share; /* ranks of a lane */
     enum act_type act;
     enum kv_type kv;
     double limit;
@@ -129,6 +132,17 @@ static size_t pages_bytes(const struct rank *r)
     return r->kv.n_page * r->kv.layout.page_bytes;
 }
 
+/* Rank i of n. */
+static struct parallel part_of(uint32_t i, uint32_t n)
+{
+    struct parallel p = parallel_one();
+    p.tp.size = test.n_share;
+    p.dp.size = n / test.n_share;
+    p.experts_whole = p.dp.size > 1;
+    parallel_be(&p, i);
+    return p;
+}
+
 static void open_ranks(uint32_t n)
 {
     fathom_diag d = {{0}};
@@ -141,10 +155,8 @@ static void open_ranks(uint32_t n)
                                         .max_logit_row = test.n_token,
                                         .with_mtp = true};
     for (uint32_t i = 0; i < n; i++) {
-        struct model_place place = {.parallel = parallel_one(), .n_thread = 1, .device = (int)i};
+        struct model_place place = {.parallel = part_of(i, n), .n_thread = 1, .device = (int)i};
         struct backend_config c;
-        place.parallel.dp = (struct axis){.rank = i, .size = n};
-        place.parallel.experts_whole = n > 1;
         model_backend_config(&c, &test.config, &limits, &place);
         ranks[i] = (struct rank){.rank = i};
         must(backend_create_named(&ranks[i].b, test.backend, &c, &d), &d);
@@ -153,14 +165,12 @@ static void open_ranks(uint32_t n)
     }
     if (n > 1) must(backend_join(backends, n, &d), &d);
     for (uint32_t i = 0; i < n; i++) {
-        struct parallel p = parallel_one();
+        const struct parallel p = part_of(i, n);
         struct model_weights w;
         const struct model_loading as_stored = {0};
         struct rank *r = &ranks[i];
         void *device;
         must(r->b->ops->bind_thread(r->b), &d);
-        p.dp = (struct axis){.rank = i, .size = n};
-        p.experts_whole = n > 1;
         if (checkpoint_n_shard(test.checkpoint) > 0)
             must(weights_bind(&w, test.checkpoint, &test.config, &p, &d), &d);
         else
@@ -188,7 +198,7 @@ static void close_ranks(uint32_t n)
     }
 }
 
-/* This rank's rows of step `s`. */
+/* Its lane's rows of step `s`. */
 static void fill_step(struct rank *r, uint32_t n_rank, uint32_t s)
 {
     struct arrays *a = &r->a;
@@ -196,7 +206,8 @@ static void fill_step(struct rank *r, uint32_t n_rank, uint32_t s)
     for (uint32_t i = 0; i < N_TEXT; i++) {
         uint32_t pos = 0;
         const uint32_t n_new = n_tokens(r->plan, i, s);
-        if (r->plan->by[i] % n_rank != r->rank || n_new == 0) continue;
+        if (r->plan->by[i] % (n_rank / test.n_share) != r->rank / test.n_share) continue;
+        if (n_new == 0) continue;
         for (uint32_t k = 0; k < s; k++) pos += n_tokens(r->plan, i, k);
         a->first[n_request] = (int32_t)n;
         for (uint32_t k = 0; k < N_PAGE; k++)
@@ -241,7 +252,7 @@ static fathom_err step(struct rank *r)
     for (int pass = 0; pass < 2 && !err; pass++) {
         err = pass ? model_mtp(r->model, &r->batch, &r->kv)
                    : model_forward(r->model, &r->batch, &r->kv);
-        for (uint32_t t = 0; t < r->batch.n_token && !err; t++) {
+        for (uint32_t t = r->rank % test.n_share; t < r->batch.n_token && !err; t += test.n_share) {
             const size_t row =
                 ((size_t)pass * N_TEXT + r->text[t]) * test.length + (size_t)r->a.pos[t];
             err = ops->buffer_read(r->b, model_logits(r->model), t, 1, (uint32_t)n_vocab, r->row);
@@ -274,14 +285,22 @@ static void clear_pages(struct rank *r)
     mem_free(zero);
 }
 
-/* Those of a text, from the rank that has it. */
-static void read_pages(struct rank *r, uint32_t text, uint8_t *to)
+/* Those of a text, from each rank of its lane. */
+static void read_pages(uint32_t lane, uint32_t text, uint8_t *to)
 {
-    const size_t bytes = pages_bytes(r) / N_TEXT;
-    const void *from = (const uint8_t *)r->kv.base + text * bytes;
-    must(r->b->ops->bind_thread(r->b), &(fathom_diag){{0}});
-    must(r->b->ops->copy_out(r->b, to, from, bytes), &(fathom_diag){{0}});
-    must(r->b->ops->sync(r->b), &(fathom_diag){{0}});
+    const size_t bytes = pages_bytes(&ranks[0]) / N_TEXT;
+    uint8_t *other = mem_alloc(bytes);
+    assert_non_null(other);
+    for (uint32_t i = 0; i < test.n_share; i++) {
+        struct rank *r = &ranks[lane * test.n_share + i];
+        const void *from = (const uint8_t *)r->kv.base + text * bytes;
+        must(r->b->ops->bind_thread(r->b), &(fathom_diag){{0}});
+        must(r->b->ops->copy_out(r->b, i == 0 ? to : other, from, bytes), &(fathom_diag){{0}});
+        must(r->b->ops->sync(r->b), &(fathom_diag){{0}});
+        if (i > 0 && memcmp(other, to, bytes) != 0)
+            fail_msg("text %u: other pages on rank %u of lane %u", text, i, lane);
+    }
+    mem_free(other);
 }
 
 /* Logits of a plan, and the records of all texts' pages: [N_TEXT * N_PAGE] (mem_free). */
@@ -302,7 +321,7 @@ static uint8_t *run(const struct plan *plan, uint32_t n)
         if (ranks[i].err) fail_msg("rank %u: %s", i, ranks[i].b->ops->fault(ranks[i].b));
     }
     for (uint32_t i = 0; i < N_TEXT; i++)
-        read_pages(&ranks[plan->by[i] % n], i, pages + i * bytes / N_TEXT);
+        read_pages(plan->by[i] % (n / test.n_share), i, pages + i * bytes / N_TEXT);
     return pages;
 }
 
@@ -342,12 +361,15 @@ static void ranks_with_texts_of_their_own_compute_what_one_does(void **state)
     logits = mem_alloc_array(2 * n_value, sizeof *logits);
     float *want = mem_alloc_array(2 * n_value, sizeof *want);
     assert_true(logits && want);
+    const uint32_t n_share = test.n_share;
+    test.n_share = 1;
     open_ranks(1);
     mem_free(run(&plans[0], 1));
     memcpy(want, logits, 2 * n_value * sizeof *want);
     const uint64_t whole_bytes = model_weights_bytes(ranks[0].model);
     close_ranks(1);
 
+    test.n_share = n_share;
     open_ranks(n);
     for (uint32_t i = 0; i < n; i++) assert_true(model_weights_bytes(ranks[i].model) < whole_bytes);
     uint8_t *first = NULL;
@@ -381,7 +403,10 @@ int main(int argc, char **argv)
         return 2;
     }
     test.backend = argv[2];
-    test.n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
+    char *share;
+    test.n_rank = (uint32_t)strtoul(argv[3], &share, 10);
+    test.n_share = *share == 'x' ? (uint32_t)strtoul(share + 1, NULL, 10) : 1;
+    test.n_rank *= test.n_share;
     test.act = argv[4][0] == 'b' ? ACT_BF16 : argv[4][1] == 'p' ? ACT_FP8 : ACT_F32;
     test.kv = argv[5][0] == 'b' ? KV_TYPE_BF16 : argv[5][1] == 'p' ? KV_TYPE_FP8 : KV_TYPE_F32;
     test.limit = strtod(argv[6], NULL);

@@ -2,7 +2,8 @@
  *
  * One set of rows is spread over 1, 2, 4 and 8 ranks, a thread each. Results are moe's within the
  * order of sums, on one rank moe's own bits; on several a row has the same bits whichever rank it
- * is on and whatever rows are beside it, ranks without rows among them.
+ * is on and whatever rows are beside it, ranks without rows among them. It has these bits too where
+ * 2 or 4 of the ranks share the rows of a lane, once their parts are added.
  */
 #include "op/harness.h"
 
@@ -18,7 +19,7 @@
 
 enum { N = 97, N_FEW = 19, WORLD_MAX = 8 };
 
-/* Rows [0, n) of a case: row t is on rank owner[t], in ascending order there. */
+/* Rows [0, n) of a case: row t is on lane owner[t], in ascending order there. */
 struct ep_case {
     struct backend_config c; /* of one rank with all */
     struct moe_tensors tensors;
@@ -35,6 +36,7 @@ struct rank {
     uint16_t *place;
     const struct ep_case *k;
     uint32_t rank;
+    float *y; /* [n][D]: its lane's rows */
     uint32_t layer0, n_pass;
     uint32_t n_most;
     int32_t *n_live;     /* device, or NULL */
@@ -45,6 +47,7 @@ struct rank {
 };
 
 static struct rank ranks[WORLD_MAX];
+static uint32_t n_share = 1;           /* ranks of a lane */
 static uint32_t world_max = WORLD_MAX; /* as many as there are devices for */
 
 static void open_ranks(const struct ep_case *k, uint32_t world)
@@ -58,8 +61,10 @@ static void open_ranks(const struct ep_case *k, uint32_t world)
         c.n_thread = 1;
         c.device = (int)i;
         c.parallel = parallel_one();
-        c.parallel.dp = (struct axis){.rank = i, .size = world};
+        c.parallel.tp.size = n_share;
+        c.parallel.dp.size = world / n_share;
         c.parallel.experts_whole = true;
+        parallel_be(&c.parallel, i);
         part.experts += i * backend_held_experts(&c);
         ranks[i] = (struct rank){.k = k, .rank = i};
         rig_open(&ranks[i].rig, op_backend(), &c);
@@ -121,7 +126,7 @@ static void *run_rank(void *arg)
     uint32_t n = 0;
     r->err = ops->bind_thread(r->rig.b);
     for (uint32_t t = 0; t < k->n && !r->err; t++) {
-        if (k->owner[t] != r->rank) continue;
+        if (k->owner[t] != r->rank / n_share) continue;
         r->err = ops->buffer_write(r->rig.b, buffer[BUFFER_NORMED], n, 1, hidden,
                                    k->x + (size_t)t * hidden);
         if (!r->err)
@@ -135,33 +140,54 @@ static void *run_rank(void *arg)
         r->err = run_layer(r, n, r->layer0 + layer);
     n = 0;
     for (uint32_t t = 0; t < k->n && !r->err; t++) {
-        if (k->owner[t] != r->rank) continue;
+        if (k->owner[t] != r->rank / n_share) continue;
         r->err = ops->buffer_read(r->rig.b, buffer[BUFFER_DELTA], n++, 1, hidden,
-                                  k->y + (size_t)t * hidden);
+                                  r->y + (size_t)t * hidden);
     }
     return NULL;
 }
 
-/* Rows of the rank that has most. */
+/* Rows of the lane that has most. */
 static uint32_t most_rows(const struct ep_case *k, uint32_t world)
 {
     uint32_t n[WORLD_MAX] = {0}, most = 1;
     for (uint32_t t = 0; t < k->n; t++) n[k->owner[t]]++;
-    for (uint32_t i = 0; i < world; i++) most = n[i] > most ? n[i] : most;
+    for (uint32_t i = 0; i < world / n_share; i++) most = n[i] > most ? n[i] : most;
     return most;
+}
+
+/* y = the sum of what the lane's ranks have, as their next norm adds it up. */
+static void add_parts(const struct ep_case *k)
+{
+    const uint32_t hidden = k->c.hidden;
+    for (uint32_t t = 0; t < k->n; t++) {
+        const struct rank *lane = &ranks[k->owner[t] * n_share];
+        float *y = k->y + (size_t)t * hidden;
+        for (uint32_t d = 0; d < hidden; d++) {
+            const size_t at = (size_t)t * hidden + d;
+            y[d] = lane[0].y[at];
+            for (uint32_t i = 1; i < n_share; i++) y[d] += lane[i].y[at];
+        }
+    }
 }
 
 /* Each rank makes the launches of n_most rows. */
 static void run_with(const struct ep_case *k, uint32_t world, uint32_t n_pass, uint32_t n_most)
 {
-    memset(k->y, 0xff, (size_t)k->n * k->c.hidden * sizeof *k->y);
+    const size_t n = (size_t)k->n * k->c.hidden;
+    memset(k->y, 0xff, n * sizeof *k->y);
     for (uint32_t i = 0; i < world; i++) {
+        ranks[i].y = n_share > 1 ? mem_alloc_array(n, sizeof *k->y) : k->y;
+        assert_non_null(ranks[i].y);
         ranks[i].n_pass = n_pass;
         ranks[i].n_most = n_most;
         assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
     }
     for (uint32_t i = 0; i < world; i++) pthread_join(ranks[i].thread, NULL);
     for (uint32_t i = 0; i < world; i++) op_ok(&ranks[i].rig, ranks[i].err, "moe_ep");
+    if (n_share == 1) return;
+    add_parts(k);
+    for (uint32_t i = 0; i < world; i++) mem_free(ranks[i].y);
 }
 
 static void run(const struct ep_case *k, uint32_t world, uint32_t n_pass)
@@ -169,16 +195,23 @@ static void run(const struct ep_case *k, uint32_t world, uint32_t n_pass)
     run_with(k, world, n_pass, most_rows(k, world));
 }
 
-/* How rows lie on ranks: all on one, in turn, in runs, all on the last. */
+/* Whether ranks of this backend share the rows of a lane that has experts elsewhere. */
+static bool shares_rows(void)
+{
+    return strncmp(op_backend(), "cuda", 4) != 0;
+}
+
+/* How rows lie on lanes: all on one, in turn, in runs, all on the last. */
 enum { SPREAD_FIRST, SPREAD_TURN, SPREAD_RUNS, SPREAD_LAST, N_SPREAD };
 
 static void spread(const struct ep_case *k, uint32_t world, int how)
 {
+    const uint32_t n_lane = world / n_share;
     for (uint32_t t = 0; t < k->n; t++) {
         k->owner[t] = how == SPREAD_FIRST  ? 0
-                      : how == SPREAD_TURN ? t % world
-                      : how == SPREAD_RUNS ? t * t / k->n * world / k->n
-                                           : world - 1;
+                      : how == SPREAD_TURN ? t % n_lane
+                      : how == SPREAD_RUNS ? t * t / k->n * n_lane / k->n
+                                           : n_lane - 1;
     }
 }
 
@@ -219,6 +252,20 @@ static void fill(struct ep_case *k, struct gen *g, uint32_t n, uint32_t same)
     }
 }
 
+/* Ranks share rows, n_share of them each lane's: results have the bits that they have on ranks that
+ * share none. */
+static void check_shared(const struct ep_case *k, uint32_t world, const float *want)
+{
+    if (!shares_rows()) return;
+    open_ranks(k, world);
+    for (int how = 0; how < N_SPREAD; how++) {
+        spread(k, world, how);
+        run(k, world, how == SPREAD_TURN ? 3 : 1);
+        op_same_bits("shared rows", k->y, want, (size_t)k->n * k->c.hidden * sizeof *want);
+    }
+    close_ranks(world);
+}
+
 static void check(const struct ep_case *k, uint32_t first_world, uint32_t last_world)
 {
     const size_t n = (size_t)k->n * k->c.hidden;
@@ -237,6 +284,9 @@ static void check(const struct ep_case *k, uint32_t first_world, uint32_t last_w
         op_close("moe_ep against moe", first, own, n, 1e-6);
         if (world == 1) op_same_bits("one rank", first, own, n * sizeof *first);
         close_ranks(world);
+        for (n_share = 2; n_share <= 4 && world / n_share >= 2; n_share *= 2)
+            check_shared(k, world, first);
+        n_share = 1;
     }
     mem_free(first);
     mem_free(want);
@@ -421,7 +471,8 @@ static void ranks_that_experts_do_not_divide_by_are_refused(void **state)
     assert_string_equal(d.text, "n_expert is 12; 8 ranks need equal parts of at most 256");
     c.parallel.dp.size = 4;
     c.parallel.tp.size = 2;
-    assert_int_equal(backend_create_named(&b, op_backend(), &c, &d), FATHOM_EUNSUPPORTED);
+    assert_int_equal(backend_create_named(&b, op_backend(), &c, &d),
+                     shares_rows() ? FATHOM_EINVAL : FATHOM_EUNSUPPORTED);
 }
 
 int main(int argc, char **argv)

@@ -45,7 +45,7 @@ enum {
 static uint64_t n_case_wanted = 2000;
 static uint64_t seed = 1;
 static uint32_t n_rank = 1;
-static bool is_dp;           /* each rank has requests of its own */
+static uint32_t n_lane = 1;  /* with requests of their own, of n_rank each */
 static uint32_t n_stage = 1; /* of n_rank each */
 static enum fathom_backend backend = FATHOM_BACKEND_CPU;
 static uint64_t rng;
@@ -227,8 +227,9 @@ static fathom_engine *open_run(const struct run *r)
     fathom_engine *e = NULL;
     fathom_diag d = {{0}};
     fathom_options o = r->o;
-    *(is_dp ? &o.data_parallel : &o.world) = n_rank;
-    o.expert_parallel = is_dp;
+    o.world = n_rank;
+    o.data_parallel = n_lane;
+    o.expert_parallel = n_lane > 1;
     o.pipeline = n_stage;
     uint32_t n_page = r->n_page ? r->n_page : o.max_num_seqs * N_PAGE_FULL;
     o.kv_cache_bytes = n_page * rank_page_bytes(o.kv, o.n_draft > 0);
@@ -528,17 +529,17 @@ int main(int argc, char **argv)
 {
     if (argc > 1) n_case_wanted = strtoull(argv[1], NULL, 10);
     if (argc > 2) seed = strtoull(argv[2], NULL, 10);
-    is_dp = argc > 3 && strncmp(argv[3], "dp", 2) == 0;
-    if (argc > 3 && strncmp(argv[3], "pp", 2) == 0) {
+    const bool has_lanes = argc > 3 && strncmp(argv[3], "dp", 2) == 0;
+    if (has_lanes || (argc > 3 && strncmp(argv[3], "pp", 2) == 0)) {
         char *ranks;
-        n_stage = (uint32_t)strtoul(argv[3] + 2, &ranks, 10);
+        *(has_lanes ? &n_lane : &n_stage) = (uint32_t)strtoul(argv[3] + 2, &ranks, 10);
         n_rank = *ranks == 'x' ? (uint32_t)strtoul(ranks + 1, NULL, 10) : 1;
     } else if (argc > 3) {
-        n_rank = (uint32_t)strtoul(argv[3] + (is_dp ? 2 : 0), NULL, 10);
+        n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
     }
     if (argc > 4 && strcmp(argv[4], "cuda") == 0) backend = FATHOM_BACKEND_CUDA;
-    print_message("test_bits %" PRIu64 " %" PRIu64 " %u x %u\n", n_case_wanted, seed, n_stage,
-                  n_rank);
+    print_message("test_bits %" PRIu64 " %" PRIu64 " %u x %u\n", n_case_wanted, seed,
+                  n_lane * n_stage, n_rank);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_pair_of_features_gives_the_plain_bits),
         cmocka_unit_test(random_sets_of_features_give_the_plain_bits),

@@ -375,11 +375,12 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_refused(&r, "-dp 65 --enable-expert-parallel",
                    "--data-parallel-size 65 is out of range");
     assert_refused(&r, "-dp 2", "give --enable-expert-parallel too");
-    assert_refused(&r, "-dp 2 -tp 2 --enable-expert-parallel", "a model is cut one way");
     assert_refused(&r, "-dp 2 -dpl 1 --enable-expert-parallel", "each of 1 hosts has as many");
-    assert_refused(&r, "-dp 2 -dpe --enable-expert-parallel", "threads of one process");
-    parse(&r, COMMAND_SERVE, "-dp 2 -dpl 2 --enable-expert-parallel");
+    assert_refused(&r, "-dp 2 -dpe --enable-expert-parallel", "start it once, without this flag");
+    assert_refused(&r, "-dp 8 -tp 4 -dpn 3 --enable-expert-parallel", "one process has all ranks");
+    parse(&r, COMMAND_SERVE, "-dp 2 -dpl 2 -tp 4 --enable-expert-parallel");
     assert_int_equal(r.s.data_parallel_size, 2);
+    assert_int_equal(r.s.tensor_parallel_size, 4);
     assert_true(r.s.enable_expert_parallel);
     assert_refused(&r, "-tp 8 --rank-slice 8", "--rank-slice 8 of --tensor-parallel-size 8");
     parse(&r, COMMAND_SERVE, "--devices 2,0,11");

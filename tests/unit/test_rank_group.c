@@ -26,7 +26,7 @@ static struct {
     struct checkpoint *checkpoint;
     struct backend *backends[N_RANK];
     uint32_t patience_ms;
-    bool by_request;  /* the ranks are lanes */
+    uint32_t n_lane;  /* of N_RANK / n_lane each; 0: one */
     uint32_t n_stage; /* of N_RANK / n_stage each; 0: one */
 } test;
 
@@ -40,9 +40,12 @@ static int open_backends(void **state)
     (void)state;
     fathom_diag d = {{0}};
     const uint32_t n_stage = test.n_stage ? test.n_stage : 1;
+    const uint32_t n_lane = test.n_lane ? test.n_lane : 1;
     const fathom_options o = {.model_dir = PILOT,
                               .backend = FATHOM_BACKEND_CPU,
-                              .world = test.by_request ? 1 : N_RANK / n_stage,
+                              .world = N_RANK / n_lane / n_stage,
+                              .data_parallel = n_lane,
+                              .expert_parallel = n_lane > 1,
                               .pipeline = n_stage,
                               .n_thread = N_RANK,
                               .max_model_len = 128,
@@ -52,10 +55,6 @@ static int open_backends(void **state)
     must(model_config_load(&test.config, test.checkpoint, &d), &d);
     must(settings_resolve(&test.settings, &o, &test.config, &d), &d);
     test.settings.place.patience_ms = test.patience_ms;
-    if (test.by_request) {
-        test.settings.place.parallel.dp = (struct axis){.size = N_RANK};
-        test.settings.place.parallel.experts_whole = true;
-    }
     must(
         memory_plan_make(&test.plan, &test.settings, &test.config, test.checkpoint, 4ull << 30, &d),
         &d);
@@ -291,10 +290,20 @@ static void parts_of_a_page_go_to_their_stages(void **state)
 
 static int open_lanes(void **state)
 {
-    test.by_request = true;
-    int failed = open_backends(state);
-    test.by_request = false;
-    return failed;
+    test.n_lane = N_RANK;
+    return open_backends(state);
+}
+
+static int open_lanes_of_two(void **state)
+{
+    test.n_lane = N_RANK / 2;
+    return open_backends(state);
+}
+
+static int close_lanes(void **state)
+{
+    test.n_lane = 0;
+    return close_checkpoint(state);
 }
 
 /* What a lane makes of text k: N_TOKEN + k tokens, in page 0; text 0 has none. */
@@ -329,21 +338,22 @@ static void fill_lane(const struct batch_layout *l, void *block, uint32_t text, 
     step->sampler.n_row = 1;
 }
 
-/* One step in which lane i has text (i + shift) % N_RANK, over pages of zeros. */
+/* One step in which lane i has text (i + shift) % n_lane, over pages of zeros. */
 static void run_texts(struct step_runner *r, uint32_t shift, const void *zeros,
                       struct text_result *out)
 {
     struct step steps[N_RANK];
     struct step_result results[N_RANK];
-    for (uint32_t i = 0; i < N_RANK; i++) {
+    const uint32_t n_lane = r->n_lane;
+    for (uint32_t i = 0; i < n_lane; i++) {
         assert_int_equal(r->ops->page_in(r, i * r->lane_pages, zeros), FATHOM_OK);
-        fill_lane(&r->layout, r->hosts[i], (i + shift) % N_RANK, &steps[i]);
+        fill_lane(&r->layout, r->hosts[i], (i + shift) % n_lane, &steps[i]);
     }
     assert_int_equal(r->ops->launch(r, steps), FATHOM_OK);
     assert_int_equal(r->ops->draw(r, steps), FATHOM_OK);
     if (r->ops->wait(r, results) != FATHOM_OK) fail_msg("%s", r->ops->fault(r));
-    for (uint32_t i = 0; i < N_RANK; i++) {
-        struct text_result *text = &out[(i + shift) % N_RANK];
+    for (uint32_t i = 0; i < n_lane; i++) {
+        struct text_result *text = &out[(i + shift) % n_lane];
         if (steps[i].sampler.n_row > 0) text->id = results[i].ids[0];
         assert_int_equal(r->ops->page_out(r, i * r->lane_pages, text->page), FATHOM_OK);
     }
@@ -358,13 +368,14 @@ static void each_lane_has_a_step_and_pages_of_its_own(void **state)
     struct text_result first[N_RANK], then[N_RANK];
     void *zeros;
     const size_t n = test.plan.kv.page_bytes;
+    const uint32_t n_lane = test.n_lane, last = n_lane - 1;
     must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
                               test.checkpoint, &d),
          &d);
-    assert_int_equal(r->n_lane, N_RANK);
+    assert_int_equal(r->n_lane, n_lane);
     assert_int_equal(r->lane_pages, test.plan.n_page);
     assert_ptr_equal(r->host, r->hosts[0]);
-    for (int i = 0; i < N_RANK; i++) {
+    for (uint32_t i = 0; i < n_lane; i++) {
         must(r->ops->alloc_host(r, n, &first[i].page, &d), &d);
         must(r->ops->alloc_host(r, n, &then[i].page, &d), &d);
     }
@@ -373,30 +384,62 @@ static void each_lane_has_a_step_and_pages_of_its_own(void **state)
     run_texts(r, 0, zeros, first);
     assert_memory_equal(first[0].page, zeros, n);
     /* a text has the same bits in whichever lane, and other ones than its neighbours */
-    for (uint32_t shift = 1; shift < N_RANK; shift++) {
+    for (uint32_t shift = 1; shift < n_lane; shift++) {
         run_texts(r, shift, zeros, then);
-        for (uint32_t k = 0; k < N_RANK; k++) {
+        for (uint32_t k = 0; k < n_lane; k++) {
             if (k > 0) assert_int_equal(then[k].id, first[k].id);
             assert_memory_equal(then[k].page, first[k].page, n);
             for (uint32_t j = 0; j < k; j++) assert_memory_not_equal(then[k].page, then[j].page, n);
         }
     }
-    /* into page 1 of lane 2, and of no other lane */
-    for (uint32_t i = 0; i < N_RANK; i++)
-        assert_int_equal(r->ops->page_out(r, i * r->lane_pages + 1, first[i].page), FATHOM_OK);
-    assert_int_equal(r->ops->page_in(r, 2 * r->lane_pages + 1, then[3].page), FATHOM_OK);
-    for (uint32_t i = 0; i < N_RANK; i++) {
-        void *got = then[i == 3 ? 0 : i].page;
-        assert_int_equal(r->ops->page_out(r, i * r->lane_pages + 1, got), FATHOM_OK);
-        assert_int_equal(r->ops->sync(r), FATHOM_OK);
-        assert_memory_equal(got, i == 2 ? then[3].page : first[i].page, n);
+    /* into pages 1 and 2 of a lane, on all of its ranks, and of no other lane: each is copied out
+     * of another rank of two */
+    const uint32_t filled = n_lane / 2;
+    for (uint32_t page = 1; page <= 2; page++) {
+        for (uint32_t i = 0; i < n_lane; i++)
+            assert_int_equal(r->ops->page_out(r, i * r->lane_pages + page, first[i].page),
+                             FATHOM_OK);
+        assert_int_equal(r->ops->page_in(r, filled * r->lane_pages + page, then[last].page),
+                         FATHOM_OK);
+        for (uint32_t i = 0; i < n_lane; i++) {
+            assert_int_equal(r->ops->page_out(r, i * r->lane_pages + page, zeros), FATHOM_OK);
+            assert_int_equal(r->ops->sync(r), FATHOM_OK);
+            assert_memory_equal(zeros, i == filled ? then[last].page : first[i].page, n);
+        }
     }
-    for (int i = 0; i < N_RANK; i++) {
+    for (uint32_t i = 0; i < n_lane; i++) {
         r->ops->release_host(r, first[i].page);
         r->ops->release_host(r, then[i].page);
     }
     r->ops->release_host(r, zeros);
     assert_string_equal(r->ops->fault(r), "");
+    r->ops->destroy(r);
+}
+
+/* Its neighbour waits for it where their sums meet, the ranks of the other lane at the experts. */
+static void a_rank_of_a_lane_that_fails_ends_all(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    struct step_runner *r;
+    struct step steps[2];
+    struct step_result results[2];
+    real_ops = test.backends[FAILS]->ops;
+    struct backend_ops failing = *real_ops;
+    failing.mla_out = fail_in_layer;
+    test.backends[FAILS]->ops = &failing;
+    must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
+                              test.checkpoint, &d),
+         &d);
+    assert_int_equal(r->n_lane, 2);
+    for (uint32_t i = 0; i < 2; i++) fill_lane(&r->layout, r->hosts[i], i + 1, &steps[i]);
+    assert_int_equal(r->ops->launch(r, steps), FATHOM_OK);
+    assert_int_equal(r->ops->draw(r, steps), FATHOM_OK);
+    assert_int_equal(r->ops->wait(r, results), FATHOM_EDEVICE);
+    const char *fault = r->ops->fault(r);
+    if (!strstr(fault, "rank 2 of 4, layer 3, step 1: device failed; rank 2 of 4 has failed after "
+                       "reduce_norm of layer 3, epoch "))
+        fail_msg("%s", fault);
     r->ops->destroy(r);
 }
 
@@ -416,7 +459,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(parts_of_a_page_go_to_their_stages, open_stages,
                                         close_checkpoint),
         cmocka_unit_test_setup_teardown(each_lane_has_a_step_and_pages_of_its_own, open_lanes,
-                                        close_checkpoint),
+                                        close_lanes),
+        cmocka_unit_test_setup_teardown(each_lane_has_a_step_and_pages_of_its_own,
+                                        open_lanes_of_two, close_lanes),
+        cmocka_unit_test_setup_teardown(a_rank_of_a_lane_that_fails_ends_all, open_lanes_of_two,
+                                        close_lanes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -276,8 +276,19 @@ static void a_slice_is_one_rank_of_many(void **state)
                              .data_parallel = 16,
                              .expert_parallel = true},
            FATHOM_EUNSUPPORTED, "GPUs share experts by 2, 4 or 8");
-    expect(&(fathom_options){.data_parallel = 2, .world = 2, .expert_parallel = true},
-           FATHOM_EUNSUPPORTED, "cut one way");
+    expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA,
+                             .data_parallel = 8,
+                             .world = 4,
+                             .expert_parallel = true},
+           FATHOM_EUNSUPPORTED,
+           "--data-parallel-size 8 of --tensor-parallel-size 4: GPUs do one of the two so far: "
+           "give 2, 4 or 8 to --data-parallel-size or --tensor-parallel-size");
+    expect(&(fathom_options){.data_parallel = 16, .world = 8, .expert_parallel = true},
+           FATHOM_EINVAL, "at most 64 ranks share a model");
+    expect(
+        &(fathom_options){
+            .data_parallel = 2, .world = 2, .expert_parallel = true, .rank_slice = true},
+        FATHOM_EUNSUPPORTED, "leave --data-parallel-size out");
     expect(&(fathom_options){.world = 2, .expert_parallel = true}, FATHOM_EUNSUPPORTED,
            "part of every expert");
     expect(&(fathom_options){.world = 8, .rank = 8, .rank_slice = true}, FATHOM_EINVAL,
@@ -339,6 +350,15 @@ static void stages_are_of_ranks_that_share_layers(void **state)
     assert_int_equal(settings_n_rank(&s), 2); /* lanes 2 and 3 */
     settings_place(&place, &s, 1);
     assert_int_equal(place.parallel.dp.rank, 3);
+    o.world = 2; /* of two ranks each */
+    assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
+    assert_int_equal(settings_n_rank(&s), 4);
+    settings_place(&place, &s, 1);
+    assert_int_equal(place.parallel.dp.rank, 2);
+    assert_int_equal(place.parallel.tp.rank, 1);
+    assert_int_equal(parallel_axis(&place.parallel, CUT_EXPERTS).rank, 5);
+    assert_int_equal(parallel_axis(&place.parallel, CUT_EXPERTS).size, 8);
+    o.world = 1;
     o.data_parallel = 8;
     const fathom_hosts three = {.n_node = 3};
     o.hosts = &three;

@@ -123,9 +123,12 @@ static void ranks_with_requests_of_their_own_are_data_parallel(void **state)
     serves("--tp-size 8 --dp-size 8 --enable-dp-attention --ep-size 8 --moe-a2a-backend deepep");
     assert_true(r.s.data_parallel_size == 8 && r.s.tensor_parallel_size == 1);
     assert_true(r.s.enable_expert_parallel);
-    notes("--tp-size 8 --dp-size 8 --enable-dp-attention: this is --data-parallel-size 8");
     notes("--moe-a2a-backend deepep has no effect");
-    is_refused("--tp 8 --dp 2 --enable-dp-attention", "give --dp-size 8");
+    notes("--tp-size 8 --dp-size 8 --enable-dp-attention: this is --data-parallel-size 8");
+    serves("--tp 8 --dp 2 --enable-dp-attention");
+    assert_true(r.s.data_parallel_size == 2 && r.s.tensor_parallel_size == 4);
+    notes("this is --data-parallel-size 2 --tensor-parallel-size 4 --enable-expert-parallel");
+    is_refused("--tp 8 --dp 3 --enable-dp-attention", "give --dp-size 8");
     is_refused("--tp 8 --dp 2", "as many servers behind `fathom router`");
     is_refused("--tp 8 --ep 8", "give --dp-size 8 --enable-dp-attention");
     is_refused("--tp 8 --expert-parallel-size 8", "--ep-size 8 is refused");

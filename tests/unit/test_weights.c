@@ -634,9 +634,14 @@ static void experts_are_whole_on_their_ranks(void **state)
     p.dp.size = 6;
     assert_int_equal(weights_check_parallel(&c, &p, &d), FATHOM_EINVAL);
     assert_non_null(strstr(d.text, "\"n_routed_experts\" is 256, which 6 ranks cannot share"));
-    p = by_request(0, 2);
-    p.tp.size = 2;
-    assert_int_equal(weights_check_parallel(&c, &p, &d), FATHOM_EINVAL);
+    p = by_request(1, 4); /* of two ranks each */
+    p.tp = (struct axis){1, 2};
+    assert_int_equal(weights_check_parallel(&c, &p, &d), FATHOM_OK);
+    weights_measure(&eight, &c, NULL, &p);
+    assert_true(eight.kind[WEIGHT_EXPERTS].bytes * 8 == one.kind[WEIGHT_EXPERTS].bytes);
+    assert_true(eight.kind[WEIGHT_SHARED].bytes == one.kind[WEIGHT_SHARED].bytes);
+    assert_true(eight.kind[WEIGHT_DENSE].bytes * 2 == one.kind[WEIGHT_DENSE].bytes);
+    assert_true(eight.kind[WEIGHT_HEAD].bytes * 2 == one.kind[WEIGHT_HEAD].bytes);
     p = by_request(0, 2);
     p.experts_whole = false;
     assert_int_equal(weights_check_parallel(&c, &p, &d), FATHOM_EINVAL);

@@ -35,34 +35,34 @@ static uint64_t progress(const struct backend *b)
     return thread_pool_progress(((const struct cpu_backend *)b)->pool);
 }
 
-static struct host_rank *peer_of(struct backend *b)
+static struct host_peers *peers_of(struct backend *b)
 {
-    return &cpu_of(b)->peer;
+    return &cpu_of(b)->peers;
 }
 
 static fathom_err join(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
-    return host_join(b, n, cpu_of(b[0])->c.net, cpu_of(b[0])->c.patience_ms, peer_of, d);
+    return host_join(b, n, &cpu_of(b[0])->c, peers_of, d);
 }
 
 static void renew(struct backend *b)
 {
-    host_rank_renew(peer_of(b));
+    host_peers_renew(peers_of(b));
 }
 
 static void abandon(struct backend *b)
 {
-    host_rank_break(peer_of(b));
+    host_peers_break(peers_of(b));
 }
 
 static void get_waits(const struct backend *b, struct rank_waits *out)
 {
-    host_rank_waits(&((const struct cpu_backend *)b)->peer, out);
+    host_peers_waits(&((const struct cpu_backend *)b)->peers, out);
 }
 
 static const char *fault(struct backend *b)
 {
-    return host_rank_fault(peer_of(b));
+    return host_peers_fault(peers_of(b));
 }
 
 static fathom_err fence_record(struct backend *b, uint32_t fence)
@@ -196,7 +196,7 @@ static void destroy(struct backend *b)
 {
     if (!b) return;
     struct cpu_backend *cpu = cpu_of(b);
-    host_rank_leave(&cpu->peer);
+    host_peers_leave(&cpu->peers);
     thread_pool_destroy(cpu->pool);
     mem_free(cpu->cos_sin);
     mem_free(cpu->zeros);

@@ -45,7 +45,7 @@ struct norm_task {
 static const float *sum_delta(const struct norm_task *task, size_t t)
 {
     const float *parts[PARALLEL_RANKS_MAX];
-    const uint32_t n_rank = task->cpu->peer.n_rank;
+    const uint32_t n_rank = task->cpu->peers.sums.n_rank;
     if (!task->a->delta) return NULL;
     if (!task->all) return row_of(task->a->delta, t);
     const size_t stride = task->a->delta->stride;
@@ -85,13 +85,13 @@ fathom_err cpu_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     struct cpu_backend *cpu = cpu_of(b);
     struct norm_task task = {.cpu = cpu, .a = a};
     struct host_place place = {.op = "reduce_norm", .layer = a->layer, .n_row = a->n_token};
-    bool meets = a->delta && host_rank_sums(&cpu->peer, &cpu->c.parallel);
+    bool meets = a->delta && cpu->peers.sums.group;
     if (meets) {
         place.n_bytes = a->n_token * a->delta->stride * sizeof(float);
-        TRY(host_meet(&cpu->peer, &place, a->delta->value, &task.all));
+        TRY(host_meet(&cpu->peers.sums, &place, a->delta->value, &task.all));
     }
     cpu_rows(cpu, a->n_token, cpu->c.hidden, norm_row, &task);
-    return meets ? host_part(&cpu->peer) : FATHOM_OK;
+    return meets ? host_part(&cpu->peers.sums) : FATHOM_OK;
 }
 
 /* ---- ffn ---- */
@@ -153,7 +153,7 @@ fathom_err cpu_head(struct backend *b, const struct head_args *a)
     struct cpu_backend *cpu = cpu_of(b);
     struct gather_task task = {.cpu = cpu, .head = a, .x = cpu->arena};
     const uint32_t n_col = backend_head_rows(&cpu->c);
-    const bool meets = host_rank_sums(&cpu->peer, &cpu->c.parallel);
+    const bool meets = cpu->peers.sums.group;
     ASSERT(a->w->linear.n_row == n_col);
     struct gemm_job job = {
         .w = &a->w->linear,
@@ -168,7 +168,7 @@ fathom_err cpu_head(struct backend *b, const struct head_args *a)
     cpu_rows(cpu, a->n_row, cpu->c.hidden, gather_head_row, &task);
     cpu_gemm(cpu, cpu->operand, &job, 1);
     if (!meets) return FATHOM_OK;
-    return host_gather_logits(&cpu->peer, cpu->head, job.y_stride, n_col, a->n_row,
+    return host_gather_logits(&cpu->peers.sums, cpu->head, job.y_stride, n_col, a->n_row,
                               a->logits->value, a->logits->stride);
 }
 

@@ -82,7 +82,7 @@ struct cpu_backend {
     struct backend base;
     struct backend_config c;
     struct host_fences fences;
-    struct host_rank peer;
+    struct host_peers peers;
     const struct cpu_kernels *k;
     struct thread_pool *pool;
     struct cpu_nodes nodes;

@@ -182,7 +182,7 @@ static void run_experts(struct ep_task *t)
         for (uint32_t i = 0; i < n_own; i++) t->own_result[i] = own0 + i;
         t->groups[call.n_group++] = (struct ffn_group){
             .w = &w->shared,
-            .x = operand_row(cpu->operand, t->a->x->operand, (size_t)e->row0 * stride),
+            .x = operand_row(cpu->operand, t->a->x->operand, host_ep_row(e, 0) * stride),
             .x_stride = stride,
             .n_row = n_own,
             .row0 = n_row,
@@ -198,12 +198,23 @@ static void sum_row(void *arg, size_t i, size_t n_item, unsigned worker)
     const struct cpu_backend *cpu = t->cpu;
     const struct host_ep *e = &cpu->ep;
     const struct buffer *route = t->a->route, *y = t->a->y;
-    const size_t row = e->row0 + i, own0 = e->first[e->n_rank];
+    const size_t row = host_ep_row(e, i), own0 = e->first[e->n_rank];
     (void)n_item;
     (void)worker;
     host_ep_sum_row(e, (uint32_t)i, route->index + row * route->width, cpu->c.n_expert_used,
                     cpu->c.shared_inner > 0 ? cpu->ep_part + (own0 + i) * e->stride : NULL,
                     y->value + row * y->stride, pad32(cpu->c.hidden));
+}
+
+/* What the lane's other ranks have the sums of. */
+static void clear_row(void *arg, size_t t, size_t n_item, unsigned worker)
+{
+    const struct ep_task *task = arg;
+    const struct buffer *y = task->a->y;
+    (void)n_item;
+    (void)worker;
+    if (!host_ep_is_other(&task->cpu->ep, t)) return;
+    memset(y->value + t * y->stride, 0, pad32(task->cpu->c.hidden) * sizeof *y->value);
 }
 
 fathom_err cpu_moe_ep(struct backend *b, const struct moe_ep_args *a)
@@ -218,15 +229,16 @@ fathom_err cpu_moe_ep(struct backend *b, const struct moe_ep_args *a)
     struct ep_task task = {.cpu = cpu, .a = a};
     ASSERT(cpu->ep_part); /* experts_whole */
     lay_out(cpu, &task, cpu->arena);
-    const struct host_ep_rows own = {.x = a->x->operand,
-                                     .x_stride = a->x->stride * operand_bytes(cpu->operand),
-                                     .chosen = a->route->index,
-                                     .chosen_stride = a->route->width * sizeof(int32_t),
-                                     .weight = a->route->value,
-                                     .weight_stride = a->route->stride * sizeof(float)};
-    host_ep_open(e, &cpu->peer, a, &own, own.x_stride, cpu->c.n_expert_used, round_rows(cpu),
-                 cpu->ep_part, row_stride(cpu->c.hidden));
+    const struct host_ep_rows lane = {.x = a->x->operand,
+                                      .x_stride = a->x->stride * operand_bytes(cpu->operand),
+                                      .chosen = a->route->index,
+                                      .chosen_stride = a->route->width * sizeof(int32_t),
+                                      .weight = a->route->value,
+                                      .weight_stride = a->route->stride * sizeof(float)};
+    host_ep_open(e, &cpu->peers.experts, &cpu->c.parallel, a, &lane, lane.x_stride,
+                 cpu->c.n_expert_used, round_rows(cpu), cpu->ep_part, row_stride(cpu->c.hidden));
     ASSERT(e->n_rank == ranks_of(cpu) && a->w->moe.n_expert == backend_held_experts(&cpu->c));
+    if (e->run.n < a->n_token) cpu_rows(cpu, a->n_token, cpu->c.hidden, clear_row, &task);
     for (uint32_t row0 = 0;; row0 += e->n_run) {
         TRY(host_ep_meet(e, row0));
         run_experts(&task);

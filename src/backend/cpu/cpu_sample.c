@@ -362,10 +362,8 @@ static void sample_row(void *arg, size_t i, size_t n_item, unsigned worker)
     const struct cpu_backend *cpu = task->cpu;
     const struct sample_args *a = task->a;
     const struct sample_row *row = &a->rows[i];
-    const struct host_rank *peer = &cpu->peer;
-    if (host_rank_sums(peer, &cpu->c.parallel) &&
-        logit_row_owner(row->logit_row, peer->n_rank) != peer->rank)
-        return;
+    const struct host_rank *peer = &cpu->peers.sums;
+    if (peer->group && logit_row_owner(row->logit_row, peer->n_rank) != peer->rank) return;
     const float *x = a->logits->value + (size_t)row->logit_row * a->logits->stride;
     bool tells = row->want_logprob || row->n_top > 0;
     uint32_t n = tells ? cpu->c.n_vocab : row->n_vocab_used;
@@ -396,7 +394,7 @@ fathom_err cpu_sample(struct backend *b, const struct sample_args *a)
     ASSERT(a->logits->kind == BUFFER_LOGITS);
     struct sample_task task = {.cpu = cpu_of(b), .a = a};
     cpu_items(cpu_of(b), a->n_row, sample_row, &task);
-    struct host_rank *peer = &cpu_of(b)->peer;
-    if (!host_rank_sums(peer, &cpu_of(b)->c.parallel) || a->n_row == 0) return FATHOM_OK;
+    struct host_rank *peer = &cpu_of(b)->peers.sums;
+    if (!peer->group || a->n_row == 0) return FATHOM_OK;
     return host_share_draws(peer, a);
 }

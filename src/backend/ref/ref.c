@@ -19,7 +19,7 @@ static void destroy(struct backend *b)
 {
     if (!b) return;
     struct ref_backend *r = ref_of(b);
-    host_rank_leave(&r->peer);
+    host_peers_leave(&r->peers);
     mem_free(r->x);
     mem_free(r->x_scale);
     mem_free(r->wide);
@@ -47,34 +47,34 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
 }
 
-static struct host_rank *peer_of(struct backend *b)
+static struct host_peers *peers_of(struct backend *b)
 {
-    return &ref_of(b)->peer;
+    return &ref_of(b)->peers;
 }
 
 static fathom_err join(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
-    return host_join(b, n, ref_of(b[0])->c.net, ref_of(b[0])->c.patience_ms, peer_of, d);
+    return host_join(b, n, &ref_of(b[0])->c, peers_of, d);
 }
 
 static void renew(struct backend *b)
 {
-    host_rank_renew(peer_of(b));
+    host_peers_renew(peers_of(b));
 }
 
 static void abandon(struct backend *b)
 {
-    host_rank_break(peer_of(b));
+    host_peers_break(peers_of(b));
 }
 
 static void get_waits(const struct backend *b, struct rank_waits *out)
 {
-    host_rank_waits(&((const struct ref_backend *)b)->peer, out);
+    host_peers_waits(&((const struct ref_backend *)b)->peers, out);
 }
 
 static const char *fault(struct backend *b)
 {
-    return host_rank_fault(peer_of(b));
+    return host_peers_fault(peers_of(b));
 }
 
 static fathom_err fence_record(struct backend *b, uint32_t fence)

@@ -36,9 +36,10 @@ static const float *sum_delta(const struct ref_backend *r, const struct reduce_n
     if (!a->delta) return NULL;
     if (!all) return row_of(a->delta, t);
     const size_t stride = a->delta->width;
-    for (uint32_t k = 0; k < r->peer.n_rank; k++) parts[k] = (const float *)all[k] + t * stride;
+    for (uint32_t k = 0; k < r->peers.sums.n_rank; k++)
+        parts[k] = (const float *)all[k] + t * stride;
     float *sum = row_of(a->out, t);
-    host_sum_row(sum, parts, r->peer.n_rank, r->c.hidden);
+    host_sum_row(sum, parts, r->peers.sums.n_rank, r->c.hidden);
     return sum;
 }
 
@@ -54,10 +55,10 @@ fathom_err ref_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     const struct backend_config *c = &r->c;
     struct host_place place = {.op = "reduce_norm", .layer = a->layer, .n_row = a->n_token};
     const void *const *all = NULL;
-    bool meets = a->delta && host_rank_sums(&r->peer, &r->c.parallel);
+    bool meets = a->delta && r->peers.sums.group;
     if (meets) {
         place.n_bytes = a->n_token * (size_t)a->delta->width * sizeof(float);
-        TRY(host_meet(&r->peer, &place, a->delta->value, &all));
+        TRY(host_meet(&r->peers.sums, &place, a->delta->value, &all));
     }
     for (uint32_t t = 0; t < a->n_token; t++) {
         float *x = row_of(a->x, t);
@@ -66,7 +67,7 @@ fathom_err ref_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
             x[i] = a->begins ? delta[i] : x[i] + delta[i];
         ref_rmsnorm(x, a->weight->matrix.value, c->hidden, c->norm_eps, row_of(a->out, t));
     }
-    return meets ? host_part(&r->peer) : FATHOM_OK;
+    return meets ? host_part(&r->peers.sums) : FATHOM_OK;
 }
 
 void ref_ffn_row(struct ref_backend *r, const struct ffn_weight *w, const float *x, float *y)
@@ -107,13 +108,12 @@ fathom_err ref_head(struct backend *b, const struct head_args *a)
     for (uint32_t i = 0; i < a->n_row; i++) {
         ASSERT(a->rows[i] >= 0 && (uint32_t)a->rows[i] < a->hidden->n_row);
         ref_round(r->c.act, row_of(a->hidden, (uint32_t)a->rows[i]), w->n_col, r->x);
-        float *own = host_rank_sums(&r->peer, &r->c.parallel) ? r->head + (size_t)i * w->n_row
-                                                              : row_of(a->logits, i);
+        float *own = r->peers.sums.group ? r->head + (size_t)i * w->n_row : row_of(a->logits, i);
         ref_matvec(w, 0, w->n_row, r->x, own);
     }
-    if (!host_rank_sums(&r->peer, &r->c.parallel) || a->n_row == 0) return FATHOM_OK;
-    return host_gather_logits(&r->peer, r->head, w->n_row, w->n_row, a->n_row, a->logits->value,
-                              a->logits->width);
+    if (!r->peers.sums.group || a->n_row == 0) return FATHOM_OK;
+    return host_gather_logits(&r->peers.sums, r->head, w->n_row, w->n_row, a->n_row,
+                              a->logits->value, a->logits->width);
 }
 
 /* y[t] = eh_proj [ rmsnorm(table[next_ids[t]]; enorm) ; rmsnorm(hidden[t]; hnorm) ] */

@@ -83,7 +83,7 @@ struct ref_backend {
     struct backend base;
     struct backend_config c;
     struct host_fences fences;
-    struct host_rank peer;
+    struct host_peers peers;
     /* Scratch, sized at creation; its content lives inside one operator. The three rows are as
      * wide as the widest of the model. */
     float *x;              /* the input of a product, rounded to the activation type */

@@ -155,7 +155,7 @@ static void make_part(struct ref_backend *r, const struct moe_ep_args *a, uint32
 static void sum_parts(struct ref_backend *r, const struct moe_ep_args *a, uint32_t i)
 {
     const uint32_t hidden = r->c.hidden;
-    const size_t row = r->ep.row0 + i;
+    const size_t row = host_ep_row(&r->ep, i);
     const bool is_shared = r->c.shared_inner > 0;
     if (is_shared) ref_ffn_row(r, &a->w->moe.shared, a->x->value + row * a->x->width, r->part);
     host_ep_sum_row(&r->ep, i, a->route->index + row * a->route->width, r->c.n_expert_used,
@@ -173,14 +173,18 @@ fathom_err ref_moe_ep(struct backend *b, const struct moe_ep_args *a)
     struct host_ep *e = &r->ep;
     ASSERT(r->c.parallel.experts_whole && a->w->moe.n_expert == backend_held_experts(&r->c));
     const size_t route_stride = a->route->width * sizeof(float);
-    const struct host_ep_rows own = {.x = a->x->value,
-                                     .x_stride = a->x->width * sizeof(float),
-                                     .chosen = a->route->index,
-                                     .chosen_stride = route_stride,
-                                     .weight = a->route->value,
-                                     .weight_stride = route_stride};
-    host_ep_open(e, &r->peer, a, &own, own.x_stride, r->c.n_expert_used, ref_ep_rows(&r->c),
-                 r->ep_part, r->c.hidden);
+    const struct host_ep_rows lane = {.x = a->x->value,
+                                      .x_stride = a->x->width * sizeof(float),
+                                      .chosen = a->route->index,
+                                      .chosen_stride = route_stride,
+                                      .weight = a->route->value,
+                                      .weight_stride = route_stride};
+    host_ep_open(e, &r->peers.experts, &r->c.parallel, a, &lane, lane.x_stride, r->c.n_expert_used,
+                 ref_ep_rows(&r->c), r->ep_part, r->c.hidden);
+    for (uint32_t t = 0; t < a->n_token; t++) {
+        float *y = a->y->value + (size_t)t * a->y->width;
+        if (host_ep_is_other(e, t)) memset(y, 0, r->c.hidden * sizeof *y);
+    }
     for (uint32_t row0 = 0;; row0 += e->n_run) {
         TRY(host_ep_meet(e, row0));
         for (uint32_t rank = 0; rank < e->n_rank; rank++) {

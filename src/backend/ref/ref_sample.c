@@ -179,8 +179,8 @@ fathom_err ref_sample(struct backend *b, const struct sample_args *a)
     struct ref_backend *r = ref_of(b);
     for (uint32_t i = 0; i < a->n_row; i++) {
         const struct sample_row *row = &a->rows[i];
-        if (host_rank_sums(&r->peer, &r->c.parallel) &&
-            logit_row_owner(row->logit_row, r->peer.n_rank) != r->peer.rank)
+        if (r->peers.sums.group &&
+            logit_row_owner(row->logit_row, r->peers.sums.n_rank) != r->peers.sums.rank)
             continue;
         float *x = a->logits->value + (size_t)row->logit_row * a->logits->width;
         float *raw = r->wide;
@@ -204,6 +204,5 @@ fathom_err ref_sample(struct backend *b, const struct sample_args *a)
         a->logprobs[i] = id < n ? logprob_of(raw[id], lse) : -INFINITY;
         a->ranks[i] = place_of(raw, n, id);
     }
-    return host_rank_sums(&r->peer, &r->c.parallel) && a->n_row > 0 ? host_share_draws(&r->peer, a)
-                                                                    : FATHOM_OK;
+    return r->peers.sums.group && a->n_row > 0 ? host_share_draws(&r->peers.sums, a) : FATHOM_OK;
 }
