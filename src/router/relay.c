@@ -504,6 +504,7 @@ static void begin_prefill(struct relay *r)
                                    .prefills = true};
     struct relay_prefill *p = &r->prefill;
     uint64_t now_us = clock_now_us();
+    ASSERT(!p->call);
     if (!r->may_move || !r->view.is_object || r->view.has_transfer) return;
     if (!pool_wants_prefill(r->all->pool, &q, now_us)) return;
     if (!pool_take(r->all->pool, &q, now_us, &p->lease)) return;
