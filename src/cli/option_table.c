@@ -877,7 +877,7 @@ const struct option option_table[] = {
      .kind = OPTION_COUNT, .lo = -1, .hi = 1023, .group = GROUP_PARALLEL, .commands = PLANNED,
      .field = FIELD(rank_slice), USE},
     {"pipeline-parallel-size", "-pp", "N", "1",
-     "stages that share the list of layers, of --tensor-parallel-size ranks each; CPUs compute "
+     "stages that share the list of layers, of --tensor-parallel-size ranks each "
      "(docs/parallel.md)",
      .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
      .field = FIELD(pipeline_parallel_size), USE},
@@ -941,7 +941,7 @@ const struct option option_table[] = {
      .kind = OPTION_FLAG, PARALLEL, REFUSE("false", RANK_THREADS)},
     {"nnodes", "-n", "N", "1",
      "hosts that share the ranks of --tensor-parallel-size or --data-parallel-size, or the stages "
-     "of --pipeline-parallel-size; CPUs compute (docs/hosts.md)",
+     "of --pipeline-parallel-size; GPUs share stages alone (docs/hosts.md)",
      .kind = OPTION_COUNT, .lo = 1, .hi = 64, .group = GROUP_PARALLEL, .commands = SERVE,
      .field = FIELD(nnodes), USE},
     {"node-rank", "-r", "N", "0", "number of this host; host 0 serves, the others are --headless",

@@ -62,6 +62,11 @@ static void add_buffer(struct memory_plan *p, const char *name, uint64_t bytes)
     p->buffers_bytes += bytes;
 }
 
+static bool is_host(const struct engine_settings *s)
+{
+    return s->backend != FATHOM_BACKEND_CUDA;
+}
+
 static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
                          const struct model_config *config)
 {
@@ -79,7 +84,7 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
         {"residual stream", BUFFER_RESIDUAL, 1},
         {"normed inputs", BUFFER_NORMED, 1 + (drafts ? n_flight : 1)}, /* of layers, of the head */
         {"rows between stages", BUFFER_RESIDUAL,
-         parallel_n_stage(parallel) > 1 ? n_hop * n_flight : 0},
+         parallel_n_stage(parallel) > 1 && is_host(s) ? n_hop * n_flight : 0},
         {"block outputs", BUFFER_DELTA, 1},
         {"queries", BUFFER_QUERY, 1},
         {"selected rows", BUFFER_SELECT, b.index_n_head > 0},
@@ -97,6 +102,10 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
     }
     if (s->backend == FATHOM_BACKEND_CUDA) {
         add_buffer(p, "operators' scratch", backend_cuda_extra_bytes(&b));
+        if (drafts && n_flight > 1) { /* bf16 values, codes and scales of hidden states */
+            const uint64_t row = 3 * (uint64_t)config->hidden + config->hidden / 32;
+            add_buffer(p, "hidden states for drafts", (n_flight - 1) * b.max_token * row);
+        }
     }
 
     struct batch_layout layout;
@@ -104,11 +113,6 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
     ASSERT(layout.history <= layout.n_bytes && s->max_flight >= 1);
     p->step_bytes = (1 + n_flight) * (uint64_t)layout.n_bytes; /* the device's, and the host's */
     if (s->backend == FATHOM_BACKEND_CUDA) p->step_bytes += (s->max_flight - 1) * layout.history;
-}
-
-static bool is_host(const struct engine_settings *s)
-{
-    return s->backend != FATHOM_BACKEND_CUDA;
 }
 
 /* A rank's share of the memory tier, where that lies in the memory that is planned. */

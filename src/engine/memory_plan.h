@@ -26,7 +26,7 @@ struct memory_part {
     uint64_t bytes;
 };
 
-enum { MEMORY_BUFFERS_MAX = 9 };
+enum { MEMORY_BUFFERS_MAX = 11 };
 
 /* What a stage of a pipeline holds, on each of its ranks. */
 struct memory_stage {

@@ -138,6 +138,7 @@ struct rank_group {
     struct stage_hop *hops[PARALLEL_STAGES_MAX + 1]; /* [i]: before stage i of those here, and
                                                         [n_stage] behind them; NULL at the model's
                                                         ends */
+    void *rooms[PARALLEL_STAGES_MAX + 1];            /* of the hops, which borrow them */
     uint32_t block;                                  /* of stages: of the step that is written */
     struct {
         uint64_t n; /* commands up to its wait */
@@ -349,14 +350,15 @@ static void note_fault(struct rank *r, fathom_err err)
     break_hops(g);
 }
 
-/* A step is over for this rank. */
+/* A step is over for this rank. A net that is broken is no error of it: who waits is told. */
 static fathom_err end_step(struct rank *r, const struct command *c)
 {
     struct step_result *result = &r->results[c->block];
     const struct sample_shape *drawn = &c->step.sampler;
     TRY(r->runner->ops->wait(r->runner, result));
     if (!r->group->net || r->stage.to || r->peer > 0) return FATHOM_OK;
-    return stage_net_tell_drawn(r->group->net, c->block, result, drawn->n_row, drawn->n_top);
+    (void)stage_net_tell_drawn(r->group->net, c->block, result, drawn->n_row, drawn->n_top);
+    return FATHOM_OK;
 }
 
 static bool is_asked(const struct rank *r, const struct command *c)
@@ -721,12 +723,23 @@ static void log_costs(struct rank_group *g)
     }
 }
 
+/* When no rank copies from or to them any more. */
+static void free_rooms(struct rank_group *g)
+{
+    for (uint32_t i = 0; i <= g->n_stage; i++) {
+        if (!g->rooms[i]) continue;
+        (void)await_all(g);
+        release_host(&g->base, g->rooms[i]);
+    }
+}
+
 /* Threads end before runners go: a peer's memory stays until nobody reads it. */
 static void destroy(struct step_runner *base)
 {
     struct rank_group *g = group_of(base);
     if (!g) return;
     const struct command end = {.kind = COMMAND_END};
+    free_rooms(g);
     tell(g, &end);
     for (uint32_t i = 0; i < g->n_rank; i++) {
         if (g->ranks[i].runner) await_rank(g, &g->ranks[i], atomic_load(&g->n_told));
@@ -851,8 +864,10 @@ static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *pla
 static fathom_err make_hops(struct rank_group *g, fathom_diag *d)
 {
     const struct engine_settings *s = g->from->settings;
-    struct stage_hop_config c = {
-        .n_block = s->max_flight, .max_row = s->limits.max_token, .width = g->from->config->hidden};
+    struct stage_hop_config c = {.n_block = s->max_flight,
+                                 .max_row = s->limits.max_token,
+                                 .width = g->from->config->hidden,
+                                 .borrows_rooms = true};
     if (!g->is_staged) return FATHOM_OK;
     ASSERT(g->n_stage <= PARALLEL_STAGES_MAX && s->max_flight <= PARALLEL_STAGES_MAX);
     for (uint32_t i = 0; i <= g->n_stage; i++) {
@@ -874,6 +889,19 @@ static fathom_err make_hops(struct rank_group *g, fathom_diag *d)
             stages_layout(&part, g->from->config, s->limits.kv_type, s->limits.with_mtp, &p);
             r->record_offset += part.page_bytes;
         }
+    }
+    return FATHOM_OK;
+}
+
+/* Rooms of the hops, which devices read and write fast; when the ranks' runners are there. */
+static fathom_err make_rooms(struct rank_group *g, fathom_diag *d)
+{
+    const struct engine_settings *s = g->from->settings;
+    const size_t n_value = (size_t)s->max_flight * s->limits.max_token * g->from->config->hidden;
+    for (uint32_t i = 0; i <= g->n_stage; i++) {
+        if (!g->hops[i]) continue;
+        TRY(alloc_host(&g->base, n_value * sizeof(float), &g->rooms[i], d));
+        stage_hop_lend_rooms(g->hops[i], g->rooms[i]);
     }
     return FATHOM_OK;
 }
@@ -927,6 +955,7 @@ fathom_err rank_group_create_on(struct step_runner **out, struct backend *const 
     TRY_GOTO(make_lanes(g, plan, d), fail);
     TRY_GOTO(make_hops(g, d), fail);
     TRY_GOTO(load(g, d), fail);
+    TRY_GOTO(make_rooms(g, d), fail);
     const struct step_runner *first = g->ranks[0].runner;
     g->base.layout = first->layout;
     g->base.max_flight = first->max_flight;

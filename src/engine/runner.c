@@ -159,16 +159,18 @@ static struct expert_counts sum_counts(const struct expert_counts *a, const stru
                                   .n_busiest = a->n_busiest + b->n_busiest};
 }
 
-/* All ranks of a stage have the same rows. */
+/* All ranks of a stage have the same rows. Behind a hop that is broken nobody wants them: that is
+ * no error of this rank, whose peers compute the step too. */
 static fathom_err give_rows(struct model_runner *r, uint32_t n_token)
 {
     const struct stage_head head = {.block = r->ring.i,
                                     .n_row = n_token,
                                     .experts = sum_counts(&r->experts_before, &r->experts)};
     if (r->stage.peer != 0) return FATHOM_OK;
-    TRY(stage_hop_claim(r->stage.to, head.block));
+    if (stage_hop_claim(r->stage.to, head.block)) return FATHOM_OK;
     TRY(model_get_stream(r->model, stage_hop_room(r->stage.to, head.block), n_token));
-    return stage_hop_give(r->stage.to, &head);
+    (void)stage_hop_give(r->stage.to, &head);
+    return FATHOM_OK;
 }
 
 static fathom_err launch(struct step_runner *base, const struct step *step)
@@ -185,14 +187,13 @@ static fathom_err launch(struct step_runner *base, const struct step *step)
         const struct block_range *extra = &step->sampler.extras[i];
         TRY(copy_in(r, extra->offset, extra->n_bytes));
     }
-    if (graph) return r->backend->ops->graph_launch(r->backend, graph);
     struct batch_shape shape = step->batch;
     struct batch batch;
     shape.n_most = step_graphs_size(r->graphs, shape.n_most);
     batch_locate(&base->layout, &shape, step->pass, r->arrays, &batch);
     if (r->is_staged) model_use_hidden(r->model, r->ring.i);
     if (r->stage.from && step->pass == STEP_MODEL) TRY(take_rows(r, step->batch.n_token));
-    TRY(compute(r, &batch, step->pass));
+    TRY(graph ? r->backend->ops->graph_launch(r->backend, graph) : compute(r, &batch, step->pass));
     return r->stage.to ? give_rows(r, step->batch.n_token) : FATHOM_OK;
 }
 
@@ -254,6 +255,7 @@ static fathom_err renew(struct step_runner *base)
 {
     struct model_runner *r = owned(base);
     if (!r->backend->ops->renew) return FATHOM_EPEER;
+    TRY(r->backend->ops->sync(r->backend)); /* of steps that nobody waits for */
     r->backend->ops->renew(r->backend);
     r->ring.i = 0;
     r->ring.n_drawn = 0;
@@ -424,16 +426,28 @@ static fathom_err make_memory(struct model_runner *r, const struct engine_settin
     return FATHOM_OK;
 }
 
+/* Why no step is recorded; NULL: steps are. A recording has one place for hidden states, and with
+ * several stages the steps under way keep theirs until their drafts. */
+static const char *why_not_recorded(const struct model_runner *r, const struct engine_settings *s,
+                                    const struct memory_plan *plan)
+{
+    if (!r->caps.graphs) return "this backend runs every step as it comes";
+    if (s->graphs.n_size == 0 || plan->padding_bytes == 0) return "none are wanted";
+    if (r->is_staged && model_has_mtp(r->model)) return "several steps wait for drafts";
+    return NULL;
+}
+
 /* Recordings where the backend can and the settings want them. */
 static fathom_err make_graphs(struct model_runner *r, const struct engine_settings *s,
                               const struct memory_plan *plan, fathom_diag *d)
 {
-    if (!r->caps.graphs || s->graphs.n_size == 0 || plan->padding_bytes == 0) {
-        LOG_INFO("engine", "recorded_steps=0: %s",
-                 r->caps.graphs ? "none are wanted" : "this backend runs every step as it comes");
+    const char *why_not = why_not_recorded(r, s, plan);
+    if (why_not) {
+        LOG_INFO("engine", "recorded_steps=0: %s", why_not);
         return FATHOM_OK;
     }
     struct step_graph_config c = s->graphs;
+    c.with_drafts = model_has_mtp(r->model);
     uint64_t start_us = clock_now_us();
     c.padding_page = plan->n_page;
     ASSERT(c.padding_page < r->kv.n_page && r->ring.i == 0);

@@ -88,12 +88,6 @@ static fathom_err resolve_stages(struct engine_settings *out, const fathom_optio
              "--pipeline-parallel-size %u goes with --tensor-parallel-size alone: leave %s out",
              n_stage, p->is_slice ? "--rank-slice" : "--data-parallel-size");
     }
-    if (out->backend == FATHOM_BACKEND_CUDA) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "--pipeline-parallel-size %u: steps of GPUs do not go from stage to stage yet, those "
-             "of CPUs do: give --backend cpu, or --tensor-parallel-size alone",
-             n_stage);
-    }
     TRY(stages_cut(p, config, o->n_draft > 0, n_stage, d));
     if (parallel_n_rank(p) <= PARALLEL_RANKS_MAX) return FATHOM_OK;
     FAIL(d, FATHOM_EINVAL,
@@ -234,11 +228,11 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
              "as another",
              h->n_node, n_rank);
     }
-    if (out->backend == FATHOM_BACKEND_CUDA) {
+    if (out->backend == FATHOM_BACKEND_CUDA && n_stage == 1) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "--nnodes %u: sums of GPUs do not go from host to host yet, those of CPUs do: give "
-             "--backend cpu",
-             h->n_node);
+             "--nnodes %u: %s of GPUs do not go from host to host yet, rows between stages do: "
+             "give --pipeline-parallel-size %u, or --backend cpu",
+             h->n_node, n_lane > 1 ? "rows for experts" : "sums", h->n_node);
     }
     if (o->offload_ram_bytes > 0 || o->transfer || (o->offload_dir && o->offload_dir[0])) {
         FAIL(d, FATHOM_EUNSUPPORTED,

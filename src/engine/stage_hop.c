@@ -49,12 +49,12 @@ fathom_err stage_hop_create(struct stage_hop **out, const struct stage_hop_confi
     pthread_cond_init(&h->changed, NULL);
     h->c = *c;
     h->spins = os_n_cpu() > 2;
-    h->rows = mem_alloc_pages(n_value * sizeof *h->rows);
+    if (!c->borrows_rooms) h->rows = mem_alloc_pages(n_value * sizeof *h->rows);
     h->heads = mem_calloc(c->n_block, sizeof *h->heads);
     h->order = mem_calloc(c->n_block, sizeof *h->order);
     h->n_taken = mem_calloc(c->n_taker, sizeof *h->n_taken);
     h->n_using = mem_calloc(c->n_block, sizeof *h->n_using);
-    if (h->rows && h->heads && h->order && h->n_taken && h->n_using) {
+    if ((h->rows || c->borrows_rooms) && h->heads && h->order && h->n_taken && h->n_using) {
         *out = h;
         return FATHOM_OK;
     }
@@ -67,7 +67,7 @@ void stage_hop_destroy(struct stage_hop *h)
     if (!h) return;
     pthread_cond_destroy(&h->changed);
     pthread_mutex_destroy(&h->lock);
-    mem_free_pages(h->rows);
+    if (!h->c.borrows_rooms) mem_free_pages(h->rows);
     mem_free(h->heads);
     mem_free(h->order);
     mem_free(h->n_taken);
@@ -75,9 +75,15 @@ void stage_hop_destroy(struct stage_hop *h)
     mem_free(h);
 }
 
+void stage_hop_lend_rooms(struct stage_hop *h, float *rows)
+{
+    ASSERT(h->c.borrows_rooms && !h->rows && rows);
+    h->rows = rows;
+}
+
 float *stage_hop_room(struct stage_hop *h, uint32_t block)
 {
-    ASSERT(block < h->c.n_block);
+    ASSERT(block < h->c.n_block && h->rows);
     return h->rows + (size_t)block * h->c.max_row * h->c.width;
 }
 
@@ -144,7 +150,7 @@ fathom_err stage_hop_next(struct stage_hop *h, uint32_t taker, struct stage_head
     ASSERT(taker < h->c.n_taker);
     const uint64_t n = h->n_taken[taker];
     await(h, n);
-    if (atomic_load(&h->is_broken)) return FATHOM_EPEER;
+    if (atomic_load_explicit(&h->n_given, memory_order_acquire) <= n) return FATHOM_EPEER;
     *out = h->heads[h->order[n % h->c.n_block]];
     h->n_taken[taker]++;
     return FATHOM_OK;

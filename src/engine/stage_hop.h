@@ -6,7 +6,10 @@
  * back. Where the stages are on two hosts, each has a hop, and stage_net.h takes from the one and
  * gives to the other.
  *
- *   WORKS --stage_hop_break--> BROKEN: takes and gives are EPEER --stage_hop_renew--> WORKS
+ *   WORKS --stage_hop_break--> BROKEN: nothing is given any more --stage_hop_renew--> WORKS
+ *
+ * What was given before a break is taken by all takers: either each rank of a stage computes a step
+ * or none does, so that on devices that wait for each other none waits in vain.
  */
 #ifndef FATHOM_ENGINE_STAGE_HOP_H
 #define FATHOM_ENGINE_STAGE_HOP_H
@@ -29,16 +32,22 @@ struct stage_head {
 };
 
 struct stage_hop_config {
-    uint32_t n_block; /* steps that may be under way */
-    uint32_t max_row; /* of a step */
-    uint32_t width;   /* values of a row */
-    uint32_t n_taker; /* ranks that take, >= 1 */
+    uint32_t n_block;   /* steps that may be under way */
+    uint32_t max_row;   /* of a step */
+    uint32_t width;     /* values of a row */
+    uint32_t n_taker;   /* ranks that take, >= 1 */
+    bool borrows_rooms; /* of stage_hop_lend_rooms; else it has its own */
 };
 
 /* stage_hop_create - ENOMEM. stage_hop_destroy accepts NULL; nobody gives or takes any more. */
 fathom_err stage_hop_create(struct stage_hop **out, const struct stage_hop_config *c,
                             fathom_diag *d);
 void stage_hop_destroy(struct stage_hop *h);
+
+/* stage_hop_lend_rooms - once, before the first step
+ *
+ *   rows  f32 [n_block][max_row][width], which stay until nobody gives or takes any more */
+void stage_hop_lend_rooms(struct stage_hop *h, float *rows);
 
 /* stage_hop_room - where the rows of the step of a block lie: f32 [n_row][width] */
 float *stage_hop_room(struct stage_hop *h, uint32_t block);
@@ -56,7 +65,8 @@ fathom_err stage_hop_give(struct stage_hop *h, const struct stage_head *head);
  *   taker   this rank's number, below n_taker
  *   wanted  block and n_row: what the rank computes
  *   out     filled: of that step
- * Errors  EPEER: the hop is broken; stage_hop_fault says why. */
+ * Errors  EPEER: the hop is broken, and that step was not given; stage_hop_fault says why. Or it is
+ *         another step than wanted, and the hop is broken by that. */
 fathom_err stage_hop_take(struct stage_hop *h, uint32_t taker, const struct stage_head *wanted,
                           struct stage_head *out);
 

@@ -81,11 +81,13 @@ struct model {
 };
 
 /* model_own_rows - rows of the step that this rank owns; 0: its rows have no owners. Steps of
- * answers alone have none: they are replayed with rows of padding.
+ * answers alone have none: they are replayed with rows of padding. Nor have those of several
+ * stages, between which one rank hands on all rows.
  * model_block_input - where a block's input is: all rows, or own rows alone */
 static inline uint32_t model_own_rows(const struct model *m, const struct batch *batch)
 {
-    if (!m->ops->own_rows || batch->n_answer_token == batch->n_token) return 0;
+    const bool has_stages = !m->is_first || !m->is_last;
+    if (!m->ops->own_rows || has_stages || batch->n_answer_token == batch->n_token) return 0;
     return m->ops->own_rows(m->b, batch->n_token);
 }
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|pmix|refused PROGRAM
+    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|gpu|gpu_lost|pmix|refused PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
 stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
 lanes, lanes_lost: likewise of hosts whose ranks have requests of their own.
+gpu, gpu_lost: likewise of stages on GPUs, which the program simulates: few and short answers.
 pmix: mpirun starts them, and nobody says where host 0 is; ends with 77 where that cannot be done.
 refused: hosts that do not belong together, and options that do not.
 """
@@ -33,6 +34,10 @@ LANES = ("-dp", "2", "--enable-expert-parallel")
 DRAFTS = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
 TEXTS = ["Hello, who", "The sea was", "Write a line about rope and tide:",
          "One two three, and the ship went on. " * 9] * 2
+
+
+# What is asked: tokens of an answer, and of one that is under way for as long as a test wants
+N_TOKEN, N_LONG, N_LAST = 24, 700, 100
 
 
 def free_port():
@@ -74,8 +79,8 @@ def ready(server):
     return answer.status, text
 
 
-def body_of(i, n=24):
-    return {"prompt": TEXTS[i % len(TEXTS)], "max_tokens": n, "seed": i, "ignore_eos": True,
+def body_of(i, n=None):
+    return {"prompt": TEXTS[i % len(TEXTS)], "max_tokens": n or N_TOKEN, "seed": i, "ignore_eos": True,
             "temperature": 0 if i % 2 else 1, "logprobs": 3}
 
 
@@ -132,6 +137,34 @@ def lanes():
     check_same(four, four, "--max-num-batched-tokens", "48")
     shared = ("-dp", "2", "-tp", "2", "--enable-expert-parallel")
     check_same(shared, shared, *DRAFTS)
+
+
+def simulate():
+    """Two GPUs in each process; a step takes a tenth of a second and more."""
+    global FLAGS, TEXTS, N_TOKEN, N_LONG, N_LAST
+    FLAGS = ("--backend", "cuda", "--max-num-seqs", "8", "--max-model-len", "256",
+             "--kv-cache-memory-bytes", "64M", "--max-num-batched-tokens", "48",
+             "--compilation-config", '{"cudagraph_capture_sizes": [1, 4]}',
+             "--drain-timeout", str(HANG_S))
+    TEXTS = ["Hello, who", "One two three, and the ship went on. " * 6]
+    N_TOKEN, N_LONG, N_LAST = 3, 150, 12
+    os.environ["SIMT_DEVICES"] = "2"
+
+
+def gpu():
+    simulate()
+    check_same(("-pp", "2"), ())
+    check_same(("-tp", "2", "-pp", "2"), ("-tp", "2"), *DRAFTS)
+    for words, why in (
+            (("-tp", "2"), "sums of GPUs do not go from host to host yet"),
+            (("-dp", "2", "--enable-expert-parallel"), "rows for experts of GPUs do not go")):
+        line = last_line(*FLAGS, *words, "-n", "2", "--port", "0")
+        assert why in line and "give --pipeline-parallel-size 2" in line, line
+
+
+def gpu_lost():
+    simulate()
+    lost(STAGES)
 
 
 class Launch:
@@ -226,7 +259,7 @@ def lost(cut=RANKS):
 
         def ask(i):
             connection = first.connect()
-            connection.request("POST", "/v1/completions", json.dumps(body_of(i, 700)))
+            connection.request("POST", "/v1/completions", json.dumps(body_of(i, N_LONG)))
             answer = connection.getresponse()
             ends.append((answer.status, answer.read().decode()))
 
@@ -263,7 +296,7 @@ def lost(cut=RANKS):
     ends = []
 
     def finish():
-        ends.append(first.post("/v1/completions", body_of(1, 100)))
+        ends.append(first.post("/v1/completions", body_of(1, N_LAST)))
 
     thread = threading.Thread(target=finish)
     thread.start()
@@ -273,7 +306,7 @@ def lost(cut=RANKS):
     assert other.process.poll() is None
     assert first.stop() == 0
     thread.join()
-    assert ends[0]["usage"]["completion_tokens"] == 100
+    assert ends[0]["usage"]["completion_tokens"] == N_LAST
     assert other.process.wait(timeout=HANG_S) == 0, other.text()
 
 
@@ -334,7 +367,7 @@ def refused():
 def main():
     part = sys.argv.pop(1)
     take_program(sys.argv)
-    {"same": same, "lost": lost, "refused": refused, "pmix": pmix, "stages": stages,
+    {"same": same, "lost": lost, "refused": refused, "pmix": pmix, "gpu": gpu, "gpu_lost": gpu_lost, "stages": stages,
      "stages_lost": lambda: lost(STAGES), "lanes": lanes,
      "lanes_lost": lambda: lost(LANES)}[part]()
 

@@ -1,7 +1,11 @@
 /* as_cuda.c - the simulated GPU takes the place of the CUDA backend
  *
- * A program that is linked with it has no need of cuda_absent.c, whose entry points these are. */
+ * A program that is linked with it has no need of cuda_absent.c, whose entry points these are. It
+ * has SIMT_DEVICES of them, where that is set. */
+#include <stdlib.h>
+
 #include "backend/backend.h"
+#include "simt/simt_fault.h"
 
 fathom_err backend_cuda_sim_create(struct backend **out, const struct backend_config *c,
                                    fathom_diag *d);
@@ -10,6 +14,12 @@ fathom_err backend_cuda_sim_generic_create(struct backend **out, const struct ba
 int backend_cuda_sim_count(void);
 fathom_err backend_cuda_sim_query(struct cuda_device_info *out, int device, fathom_diag *d);
 enum cuda_link backend_cuda_sim_link(int from, int to);
+
+__attribute__((constructor)) static void take_devices(void)
+{
+    const char *n = getenv("SIMT_DEVICES");
+    if (n) simt_set_devices((int)strtol(n, NULL, 10));
+}
 
 fathom_err backend_cuda_create(struct backend **out, const struct backend_config *c, fathom_diag *d)
 {

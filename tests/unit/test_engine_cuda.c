@@ -341,6 +341,41 @@ static void two_ranks_with_requests_of_their_own_give_the_same_bits(void **state
     expect_ranks(o);
 }
 
+/* Layers in two runs, each on a device of its own or on two: rows go through memory of the host. */
+static void stages_give_the_bits_of_one(void **state)
+{
+    (void)state;
+    static struct answer one[N_REQUEST], a[N_REQUEST];
+    fathom_stats s;
+    for (uint32_t world = 1; world <= 2; world++) {
+        fathom_options o = options_of(false);
+        o.world = world;
+        simt_set_devices(4);
+        run(&o, 1, one, &s);
+        o.pipeline = 2;
+        run(&o, 1, a, &s);
+        expect_same(a, one, "two stages");
+        const size_t n_replay = count_replays();
+        o.enforce_eager = false;
+        o.no_prefix_cache = false;
+        o.max_num_seqs = 3;
+        o.max_num_batched_tokens = 40;
+        run(&o, 2, a, &s);
+        expect_same(a, one, "two stages, recorded, in chunks, twice");
+        assert_true(s.n_prefix_hit_token > 0);
+        assert_true(count_replays() > n_replay);
+        o.n_draft = 1;
+        run(&o, 1, a, &s);
+        expect_same(a, one, "two stages with drafts");
+    }
+    fathom_options o = options_of(true);
+    o.pipeline = 2;
+    o.enforce_eager = false;
+    run(&o, 1, a, &s);
+    expect_same(a, plain[1], "two stages, FP8");
+    simt_set_devices(1);
+}
+
 /* ---- devices -------------------------------------------------------------------------------- */
 
 static void a_device_is_chosen_by_its_index(void **state)
@@ -554,6 +589,7 @@ int main(void)
         cmocka_unit_test(a_ranks_slice_runs_by_itself),
         cmocka_unit_test(two_ranks_give_the_same_bits),
         cmocka_unit_test(two_ranks_with_requests_of_their_own_give_the_same_bits),
+        cmocka_unit_test(stages_give_the_bits_of_one),
         cmocka_unit_test(a_device_is_chosen_by_its_index),
         cmocka_unit_test(a_device_too_small_is_refused_before_it_is_used),
         cmocka_unit_test(gpus_that_ranks_cannot_have_are_named),

@@ -337,6 +337,29 @@ static void stages_hold_the_whole_between_them(void **state)
     assert_non_null(strstr(d.text, " of 3: "));
 }
 
+/* Of GPUs rows between stages lie in the host's memory, and what keeps them for drafts does not. */
+static void rows_between_stages_of_gpus_are_the_hosts(void **state)
+{
+    (void)state;
+    struct memory_plan on[2];
+    for (int gpu = 0; gpu < 2; gpu++) {
+        fathom_options o = {.backend = gpu ? FATHOM_BACKEND_CUDA : FATHOM_BACKEND_CPU,
+                            .max_num_seqs = 4,
+                            .n_draft = 1,
+                            .pipeline = 2};
+        const fathom_hosts second = {.n_node = 2, .node_rank = 1};
+        o.hosts = &second; /* the plan is of the last stage */
+        assert_int_equal(plan(&on[gpu], &o, 64 * GIB, NULL), FATHOM_OK);
+        bool has_rows = false, has_hidden = false;
+        for (uint32_t i = 0; i < on[gpu].n_buffer; i++) {
+            has_rows |= strcmp(on[gpu].buffers[i].name, "rows between stages") == 0;
+            has_hidden |= strcmp(on[gpu].buffers[i].name, "hidden states for drafts") == 0;
+        }
+        assert_int_equal(has_rows, gpu == 0);
+        assert_int_equal(has_hidden, gpu == 1);
+    }
+}
+
 static void without_a_checkpoint_the_config_says_the_types(void **state)
 {
     (void)state;
@@ -365,6 +388,7 @@ int main(void)
         cmocka_unit_test(a_gpu_needs_room_for_its_operators),
         cmocka_unit_test(a_slice_takes_its_share),
         cmocka_unit_test(stages_hold_the_whole_between_them),
+        cmocka_unit_test(rows_between_stages_of_gpus_are_the_hosts),
         cmocka_unit_test(without_a_checkpoint_the_config_says_the_types),
     };
     return cmocka_run_group_tests(tests, open_pilot, close_pilot);

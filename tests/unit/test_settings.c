@@ -322,8 +322,14 @@ static void stages_are_of_ranks_that_share_layers(void **state)
                              .data_parallel = 2,
                              .expert_parallel = true},
            FATHOM_EUNSUPPORTED, "leave --data-parallel-size out");
-    expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA, .pipeline = 2}, FATHOM_EUNSUPPORTED,
-           "give --backend cpu");
+    const fathom_hosts two = {.n_node = 2};
+    expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA, .world = 2, .hosts = &two},
+           FATHOM_EUNSUPPORTED, "sums of GPUs do not go from host to host yet");
+    expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA,
+                             .data_parallel = 2,
+                             .expert_parallel = true,
+                             .hosts = &two},
+           FATHOM_EUNSUPPORTED, "give --pipeline-parallel-size 2");
     fathom_diag d = {{0}};
     o.pipeline = 9;
     assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EINVAL);

@@ -106,6 +106,36 @@ static void *take_one(void *arg)
     return (void *)(intptr_t)err;
 }
 
+/* Of two takers one has it already when the hop breaks. */
+static void what_was_given_is_taken_by_all(void **state)
+{
+    (void)state;
+    struct stage_hop *h = make_hop(N_TAKER);
+    const struct stage_head head = {.block = 0, .n_row = 1}, next = {.block = 1, .n_row = 1};
+    struct stage_head out;
+    assert_int_equal(stage_hop_give(h, &head), FATHOM_OK);
+    assert_int_equal(stage_hop_take(h, 0, &head, &out), FATHOM_OK);
+    stage_hop_break(h, "its hosts part");
+    assert_int_equal(stage_hop_take(h, 1, &head, &out), FATHOM_OK);
+    for (uint32_t i = 0; i < N_TAKER; i++)
+        assert_int_equal(stage_hop_take(h, i, &next, &out), FATHOM_EPEER);
+    stage_hop_destroy(h);
+}
+
+/* Rooms may be memory of a device's. */
+static void rooms_may_be_lent(void **state)
+{
+    (void)state;
+    static float rows[2 * MAX_ROW * WIDTH];
+    const struct stage_hop_config c = {
+        .n_block = 2, .max_row = MAX_ROW, .width = WIDTH, .n_taker = 1, .borrows_rooms = true};
+    struct stage_hop *h;
+    assert_int_equal(stage_hop_create(&h, &c, NULL), FATHOM_OK);
+    stage_hop_lend_rooms(h, rows);
+    assert_ptr_equal(stage_hop_room(h, 1), rows + MAX_ROW * WIDTH);
+    stage_hop_destroy(h);
+}
+
 static void a_taker_is_told_that_nothing_comes(void **state)
 {
     (void)state;
@@ -126,6 +156,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_taker_gets_every_step),
         cmocka_unit_test(another_step_is_found),
+        cmocka_unit_test(what_was_given_is_taken_by_all),
+        cmocka_unit_test(rooms_may_be_lent),
         cmocka_unit_test(a_taker_is_told_that_nothing_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,6 +43,13 @@ static void abandon(struct backend *b)
     (void)b;
 }
 
+/* Nothing is left of a meeting that all peers have come to; of another one a fault is, which is
+ * final. */
+static void renew(struct backend *b)
+{
+    (void)b;
+}
+
 /* ---- memory ---- */
 
 /* What the seam promises of device memory, and more than any kernel's vector access needs. */
@@ -285,6 +292,7 @@ static constexpr struct backend_ops make_ops(void)
     o.bind_thread = bind_thread;
     o.join = cuda_join;
     o.abandon = abandon;
+    o.renew = renew;
     o.alloc = device_alloc;
     o.release = device_release;
     o.alloc_host = host_alloc;
@@ -341,7 +349,7 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
         FAIL(d, FATHOM_EUNSUPPORTED, "head widths are %u and %u, the cuda backend needs %d and %d",
              c->nope_dim, c->v_dim, NOPE_DIM, V_DIM);
     }
-    const uint32_t n_rank = parallel_n_rank(&c->parallel);
+    const uint32_t n_rank = parallel_n_peer(&c->parallel);
     const uint32_t n_part = parallel_axis(&c->parallel, CUT_EXPERTS).size;
     if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
     if (!c->parallel.is_slice && n_rank != 1 && n_rank != 2 && n_rank != 4 && n_rank != PEERS_MAX) {

@@ -97,7 +97,7 @@ fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
     if (n > PEERS_MAX) FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend joins 8", n);
     for (uint32_t r = 0; r < n; r++) {
         c[r] = cuda_of(b[r]);
-        ASSERT(parallel_n_rank(&c[r]->c.parallel) == n && parallel_rank(&c[r]->c.parallel) == r);
+        ASSERT(parallel_n_peer(&c[r]->c.parallel) == n && parallel_peer(&c[r]->c.parallel) == r);
         peers_of(c[r])->rank = r;
     }
     if (n == 1) return FATHOM_OK;

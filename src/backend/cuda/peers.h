@@ -88,7 +88,7 @@ static inline uint32_t peer_spread_bytes(const struct backend_config *c)
  * many as a step has, which is what the experts' scratch has room for */
 static inline uint32_t peer_ep_rows(const struct backend_config *c)
 {
-    const uint32_t world = parallel_n_rank(&c->parallel);
+    const uint32_t world = parallel_n_peer(&c->parallel);
     const uint32_t least = c->max_token < EP_ROWS_MIN ? c->max_token : EP_ROWS_MIN;
     const uint32_t even = (c->max_token + world - 1) / world;
     return even > least ? even : least;
@@ -153,7 +153,7 @@ static inline void peer_layout_make(struct peer_layout *l, const struct backend_
 {
     const struct peer_layout zero = {0};
     *l = zero;
-    l->world = parallel_n_rank(&c->parallel);
+    l->world = parallel_n_peer(&c->parallel);
     l->hidden = c->hidden;
     l->n_vocab = c->n_vocab;
     uint64_t at = c->parallel.experts_whole ? peer_lay_out_ep(l, c) : peer_lay_out_sums(l, c);

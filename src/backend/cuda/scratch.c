@@ -69,7 +69,7 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
     s->bytes[SCRATCH_QA_F] = t * lora * 4;
     s->bytes[SCRATCH_QA_Q] = t * lora;
     s->bytes[SCRATCH_QA_SCALE] = t * div_up(lora, FP8_GROUP) * 4;
-    const uint32_t world = parallel_n_rank(&c->parallel);
+    const uint32_t world = parallel_n_peer(&c->parallel);
     const bool shares = world > 1 && !c->parallel.is_slice && !c->parallel.experts_whole;
     const uint64_t own = shares ? t / world + OWNED_RUN : 1;
     s->bytes[SCRATCH_OWN_BATCH] = own * 3 * 4;
@@ -121,7 +121,7 @@ static bool is_by_rank(const struct backend_config *c)
 static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct backend_config *c)
 {
     uint64_t t = c->max_token;
-    const uint64_t round = is_by_rank(c) ? peer_ep_rows(c) * parallel_n_rank(&c->parallel) : 0;
+    const uint64_t round = is_by_rank(c) ? peer_ep_rows(c) * parallel_n_peer(&c->parallel) : 0;
     const uint64_t routed = most(t, round); /* rows whose experts are computed together */
     uint64_t rows_per_token = c->n_expert_used + (c->shared_inner ? 1 : 0);
     uint64_t rows = c->n_expert ? routed * rows_per_token : 0;
@@ -221,7 +221,7 @@ uint64_t backend_cuda_extra_bytes(const struct backend_config *c)
     cuda_scratch_measure(&s, c);
     for (int i = 0; i < SCRATCH_N; i++) n += s.bytes[i];
     if (is_fast(c)) n += 2 * (uint64_t)c->max_token * (3 * c->hidden + c->hidden / 32);
-    if (!c->parallel.is_slice && parallel_n_rank(&c->parallel) > 1) {
+    if (!c->parallel.is_slice && parallel_n_peer(&c->parallel) > 1) {
         struct peer_layout peers;
         peer_layout_make(&peers, c);
         n += peers.n_bytes;
