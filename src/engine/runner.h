@@ -11,14 +11,7 @@
 struct backend;
 struct checkpoint;
 struct model_config;
-struct stage_hop;
-
-/* Where the rows of a stage come from and go to. */
-struct runner_stage {
-    struct stage_hop *from; /* NULL: it is the first */
-    struct stage_hop *to;   /* NULL: it is the last */
-    uint32_t peer;          /* this rank's number among the stage's, of whom 0 gives */
-};
+struct runner_stage;
 
 /* runner_create - load the weights onto the backend and allocate all that a step needs
  *

@@ -84,4 +84,11 @@ void stage_hop_break(struct stage_hop *h, const char *why);
 void stage_hop_renew(struct stage_hop *h);
 const char *stage_hop_fault(const struct stage_hop *h);
 
+/* Where the rows of a stage come from and go to. */
+struct runner_stage {
+    struct stage_hop *from; /* NULL: it is the first */
+    struct stage_hop *to;   /* NULL: it is the last */
+    uint32_t peer;          /* this rank's number among the stage's, of whom 0 gives */
+};
+
 #endif
