@@ -701,7 +701,9 @@ def lend(p, body):
 def check_full():
     """What is promised to others and not taken yet bounds what a server prefills for them."""
     one, d = server(), server("kv_consumer")
-    full, other = (server("kv_producer", "--kv-offload-ram", "12M") for _ in range(2))
+    lasting = {"kv_connector_extra_config": {"kv_lease_duration": 3600}}
+    full, other = (server("kv_producer", "--kv-offload-ram", "12M", config=lasting)
+                   for _ in range(2))
     held, params = [body_of(730 + i, 200) for i in range(4)], []
     n_held = 0
     while n_held < 9:  # of its 18
@@ -720,14 +722,15 @@ def check_full():
     router = Router([d], "--policy", "consistent_hash", "--prefill", full.url, other.url, "--decode")
     atexit.register(router.kill)
     router.wait_up(3)
-    n_pulled = moved(d)[0]
     for seed in range(740, 752):
         body = body_of(seed, 200)
+        n_asked = router.instances()[other.url]["requests"]
         status, answer = post(router, body)
         assert status == 200 and said(answer) == said(one.post("/v1/completions", body))
         if router.instances()[full.url]["refused"]:
             break
-    assert router.instances()[full.url]["refused"] and moved(d)[0] > n_pulled
+    assert router.instances()[full.url]["refused"]
+    assert router.instances()[other.url]["requests"] == n_asked + 1
     assert post(router, {"url": other.url}, "/instances/remove")[0] == 200
     wait_until(lambda: other.url not in router.instances())
     n_refused = router.instances()[full.url]["refused"]
