@@ -324,7 +324,7 @@ fathom_err host_join(struct backend *const *b, uint32_t n, const struct backend_
     }
     if (p->dp.size <= 1) return host_group_create(sums, n, c->net, patience_us, d);
     ASSERT(n % n_lane_rank == 0 && first % n_lane_rank == 0);
-    for (uint32_t i = 0; n_lane_rank > 1 && i < n; i += n_lane_rank)
+    for (uint32_t i = 0; n_lane_rank > 1 && i + n_lane_rank <= n; i += n_lane_rank)
         TRY(join_lane(sums + i, p, first + i, patience_us, d));
     return host_group_create(experts, n, c->net, patience_us, d);
 }
