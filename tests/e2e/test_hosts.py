@@ -171,10 +171,11 @@ class Launch:
     """Two hosts on this machine, started by mpirun; --node-rank says that they are no ranks."""
 
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    mpirun = ("mpirun", "--oversubscribe", "--mca", "plm", "isolated")
 
     def __init__(self, *flags, ranks=(0, 1), env=None):
         serve = (Server.path, "serve", *FLAGS, *flags, "--nnodes", "2", "--port", "0", "--node-rank")
-        words = ["mpirun", "--oversubscribe", "--mca", "plm", "isolated"]
+        words = [*self.mpirun]
         for rank in ranks:
             words += ["-n", "1", *serve, str(rank), *(["--headless"] if rank else []), ":"]
         self.log = tempfile.TemporaryFile(mode="w+")
@@ -215,6 +216,11 @@ def check_launched(launch, want):
 def pmix():
     if not shutil.which("mpirun"):
         print("skipped: there is no mpirun (Debian's openmpi-bin)")
+        sys.exit(77)
+    idle = subprocess.run((*Launch.mpirun, "-n", "1", "true"), env=Launch.env, check=False,
+                          capture_output=True, text=True, timeout=HANG_S)
+    if idle.returncode:
+        print(f"skipped: mpirun starts nothing on this machine:\n{idle.stderr}")
         sys.exit(77)
     alone = Server(*FLAGS, *RANKS)
     want = answers(alone)
