@@ -511,10 +511,11 @@ def check_many_cancels(n):
     memory = [memory_of(s) for s in (p, d)]
     came = moved(d)[0]
     leave_all(n // 4)
-    for s, n_file, n_byte in zip((p, d), files, memory):
+    # what of the caches is touched yet, p's records above all; a page lost with each request were
+    # 660 MB more
+    for s, n_file, n_byte, limit in zip((p, d), files, memory, (512 << 20, 256 << 20)):
         assert len(os.listdir(f"/proc/{s.process.pid}/fd")) <= n_file + 8
-        # what of the caches is touched yet; a page lost with each request were 660 MB
-        assert memory_of(s) < n_byte + (256 << 20), (memory_of(s), n_byte)
+        assert memory_of(s) < n_byte + limit, (memory_of(s), n_byte)
     came = moved(d)[0] - came
     assert came > n / 10 and (TRANSPORT or sum(n_begun) > n / 10), (came, n_begun)
     seen = "" if TRANSPORT else f", {sum(n_begun)} behind the first bytes of a page"
