@@ -405,8 +405,8 @@ fathom_err memory_plan_make_here(struct memory_plan *out, const struct engine_se
                                  const struct model_config *config, const struct checkpoint *c,
                                  fathom_diag *d)
 {
-    uint64_t available;
-    uint32_t rank;
+    uint64_t available = 0;
+    uint32_t rank = 0;
     memset(out, 0, sizeof *out);
     TRY(memory_available(&available, &rank, s, d));
     if (is_host(s) || settings_n_rank(s) == 1) {
