@@ -1,4 +1,6 @@
 /* pmix_none.c - where PMIx's headers were not there */
+#include <stddef.h>
+
 #include "base/assert.h"
 #include "base/fail.h"
 #include "comm/pmix_client.h"
