@@ -6,10 +6,10 @@
  *
  * Page records are equal on all ranks: a page is copied out from rank page % n, and in to all.
  *
- * Where requests are cut too (parallel.h), the ranks that share a request are a lane (step_runner.h):
- * a lane has blocks of its own and tells the ids that it draws, and its pages are copied out of one
- * of its ranks and in to all of them alone. All lanes make the same passes, so that they meet in
- * every layer.
+ * Where requests are cut too (parallel.h), the ranks that share one are a lane (step_runner.h). It
+ * has blocks of its own and tells the ids that it draws, and its pages are copied out of one of its
+ * ranks and in to all of them alone. All lanes make the same passes, so that they meet in every
+ * layer.
  *
  * Ranks of several stages (stage_hop.h) are one group too: all have the same commands in the same
  * order, and a rank goes through them as fast as its rows come, so that each stage is at a step of
