@@ -37,6 +37,7 @@ typedef struct fathom_tier_stats {
     uint64_t n_pulled;    /* taken from other servers */
     uint64_t n_pull_lost; /* asked for there, and not taken */
     uint64_t n_sent;      /* given to other servers */
+    uint64_t n_released;  /* lent to others, who want them no more */
     uint64_t n_dropped;   /* not kept, or given up unwritten: the disk is too slow */
     uint64_t n_write_failed;
     uint64_t n_bad[FATHOM_TIER_BAD_COUNT]; /* records not taken */

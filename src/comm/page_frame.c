@@ -37,6 +37,7 @@ static void bounds_of(uint32_t type, uint64_t page_bytes, uint64_t *min, uint64_
         *max = page_bytes > 0 ? *min : 0;
         return;
     case FRAME_FIND:
+    case FRAME_RELEASE:
         *min = sizeof(struct hash128);
         *max = FRAME_KEYS_MAX * sizeof(struct hash128);
         return;

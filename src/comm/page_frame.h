@@ -10,6 +10,8 @@
  *   PROOF  its MAC                           READY; or REFUSE
  *   WANT   the name of a record              PAGE: header and page; or MISS
  *   FIND   keys of a prompt's pages          FOUND: how many of the first it has
+ *   RELEASE  keys of pages that nobody       nothing
+ *          will ask for any more
  *
  * Where both have UCX, what comes behind READY goes by it. An answer carries the stream number of
  * what it answers. `flags` is 0 in this version.
@@ -35,13 +37,14 @@ enum frame_type {
     FRAME_MISS,
     FRAME_FIND,
     FRAME_FOUND,
+    FRAME_RELEASE,
     FRAME_TYPE_END
 };
 
 enum {
     FRAME_BYTES = 24,
     FRAME_MAGIC_BYTES = 4, /* of these, the first */
-    FRAME_VERSION = 2,     /* changes when any byte changes its meaning */
+    FRAME_VERSION = 3,     /* changes when any byte changes its meaning */
     FRAME_ID_BYTES = 64,
     FRAME_TEXT_MAX = 512, /* of REFUSE */
     FRAME_KEYS_MAX = 4096,
@@ -93,7 +96,7 @@ enum { WANT_BYTES = sizeof(struct tier_name), MISS_BYTES = 4 };
 void want_write(unsigned char out[WANT_BYTES], const struct tier_name *name);
 fathom_err want_read(struct tier_name *out, const unsigned char bytes[WANT_BYTES], fathom_diag *d);
 
-/* find_write - n keys of 16 bytes; find_read - EFORMAT: no whole keys
+/* find_write - n keys of 16 bytes; find_read - EFORMAT: no whole keys. Of FIND and of RELEASE.
  *
  *   out   [16 * n], [n_body / 16] */
 void find_write(unsigned char *out, const struct hash128 *keys, uint32_t n);

@@ -4,7 +4,8 @@
  *      ^                       +--- anything else: closed; a link that was there before is made
  *      +---- DOWN, PEER_DOWN_US <--- anew once, because the server may have been started anew
  *
- * A link belongs to its lane's thread; that of FIND to who has the server's lock. */
+ * A link belongs to its lane's thread; that of FIND and RELEASE to who has the server's lock. Keys
+ * that are to be released are in a ring, under `lock`; one thread takes them from it. */
 #include "comm/page_peers.h"
 
 #include <pthread.h>
@@ -19,6 +20,7 @@
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "comm/tcp_link.h"
 
 enum { LOG_US = 60000000 };
@@ -40,13 +42,25 @@ struct peer {
     struct lane finder;
 };
 
+/* A record that a server need not keep. */
+struct release {
+    uint32_t place;
+    struct hash128 key;
+};
+
 struct page_peers {
     struct page_source base; /* first member */
     struct page_peers_config c;
     int stop_fd;
+    pthread_t releaser;
+    bool has_releaser;
     pthread_mutex_t lock; /* of what follows; a peer that is there stays */
     uint32_t n_peer;
     struct peer *peers[PEERS_MAX];
+    pthread_cond_t due; /* there are releases, or it ends */
+    bool ends;
+    struct release releases[PEERS_RELEASES_MAX]; /* ring */
+    uint32_t first_release, n_release;
 };
 
 static void hang_up(struct lane *l)
@@ -141,6 +155,101 @@ static enum tier_verdict read_page(struct page_source *base, unsigned worker, ui
     return TIER_BAD_IO;
 }
 
+/* ---- records that nobody will ask for ---- */
+
+static void release(struct page_source *base, uint32_t place, const struct hash128 *key)
+{
+    struct page_peers *p = (struct page_peers *)base;
+    pthread_mutex_lock(&p->lock);
+    ASSERT(place < p->n_peer);
+    bool was_idle = p->n_release == 0;
+    if (p->n_release < PEERS_RELEASES_MAX) {
+        uint32_t at = (p->first_release + p->n_release++) % PEERS_RELEASES_MAX;
+        p->releases[at] = (struct release){place, *key};
+    }
+    if (was_idle) pthread_cond_signal(&p->due);
+    pthread_mutex_unlock(&p->lock);
+}
+
+/* Waits for keys of one server, in order; NULL: no more will come.
+ *
+ *   keys  [FRAME_KEYS_MAX] */
+static struct peer *take_releases(struct page_peers *p, struct hash128 *keys, uint32_t *n)
+{
+    struct peer *peer = NULL;
+    *n = 0;
+    pthread_mutex_lock(&p->lock);
+    while (p->n_release == 0 && !p->ends) pthread_cond_wait(&p->due, &p->lock);
+    uint32_t place = p->releases[p->first_release].place;
+    while (!p->ends && p->n_release > 0 && *n < FRAME_KEYS_MAX) {
+        const struct release *r = &p->releases[p->first_release];
+        if (r->place != place) break;
+        keys[(*n)++] = r->key;
+        p->first_release = (p->first_release + 1) % PEERS_RELEASES_MAX;
+        p->n_release--;
+        peer = p->peers[place];
+    }
+    pthread_mutex_unlock(&p->lock);
+    return peer;
+}
+
+static fathom_err send_releases(struct page_peers *p, struct peer *peer, const struct hash128 *keys,
+                                unsigned char *body, uint32_t n, fathom_diag *d)
+{
+    struct lane *l = &peer->finder;
+    if (!l->link) TRY(connect_lane(p, peer, l, d));
+    find_write(body, keys, n);
+    const struct link_part part = {body, n * sizeof *keys};
+    uint64_t end_us = clock_now_us() + PEER_FIND_US;
+    return link_send_frame(l->link, FRAME_RELEASE, ++l->n_asked, &part, 1, end_us, d);
+}
+
+/* Also who has failed lately, perhaps for the reason that its reader has left. */
+static void tell_releases(struct page_peers *p, struct peer *peer, const struct hash128 *keys,
+                          unsigned char *body, uint32_t n)
+{
+    fathom_diag cause = {{0}};
+    pthread_mutex_lock(&peer->lock);
+    fathom_err err = FATHOM_EIO;
+    for (bool again = true; err && again;) {
+        again = peer->finder.link != NULL;
+        err = send_releases(p, peer, keys, body, n, &cause);
+        if (err) hang_up(&peer->finder);
+    }
+    pthread_mutex_unlock(&peer->lock);
+    if (err)
+        LOG_DEBUG("kv", "pages of %s:%u: not released: %s", peer->host, peer->port, cause.text);
+}
+
+static void *release_main(void *arg)
+{
+    struct page_peers *p = arg;
+    struct hash128 *keys = mem_alloc_array(FRAME_KEYS_MAX, sizeof *keys);
+    unsigned char *body = mem_alloc_array(FRAME_KEYS_MAX, sizeof *keys);
+    struct peer *peer;
+    uint32_t n;
+    os_name_thread("kv-release");
+    while (keys && body && (peer = take_releases(p, keys, &n))) {
+        tell_releases(p, peer, keys, body, n);
+    }
+    mem_free(keys);
+    mem_free(body);
+    return NULL;
+}
+
+static void end_releaser(struct page_peers *p)
+{
+    if (!p->has_releaser) return;
+    pthread_mutex_lock(&p->lock);
+    p->ends = true;
+    pthread_cond_signal(&p->due);
+    pthread_mutex_unlock(&p->lock);
+    pthread_join(p->releaser, NULL);
+    p->has_releaser = false;
+}
+
+/* ---- life ---- */
+
 static void stop(struct page_source *base)
 {
     const uint64_t one = 1;
@@ -149,7 +258,8 @@ static void stop(struct page_source *base)
     }
 }
 
-static const struct page_source_ops source_ops = {.read = read_page, .stop = stop};
+static const struct page_source_ops source_ops = {
+    .read = read_page, .release = release, .stop = stop};
 
 fathom_err page_peers_create(struct page_peers **out, const struct page_peers_config *c,
                              fathom_diag *d)
@@ -161,10 +271,16 @@ fathom_err page_peers_create(struct page_peers **out, const struct page_peers_co
     p->base.ops = &source_ops;
     p->c = *c;
     pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->due, NULL);
     p->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (p->stop_fd < 0) {
         page_peers_destroy(p);
         FAIL(d, FATHOM_EIO, "no descriptor is left for connections to other servers");
+    }
+    p->has_releaser = pthread_create(&p->releaser, NULL, release_main, p) == 0;
+    if (!p->has_releaser) {
+        page_peers_destroy(p);
+        FAIL(d, FATHOM_EIO, "a thread for connections to other servers cannot be started");
     }
     *out = p;
     return FATHOM_OK;
@@ -173,6 +289,8 @@ fathom_err page_peers_create(struct page_peers **out, const struct page_peers_co
 void page_peers_destroy(struct page_peers *p)
 {
     if (!p) return;
+    if (p->stop_fd >= 0) stop(&p->base);
+    end_releaser(p);
     for (uint32_t i = 0; i < p->n_peer; i++) {
         struct peer *peer = p->peers[i];
         for (unsigned k = 0; k < PEERS_LANES_MAX; k++) hang_up(&peer->lanes[k]);
@@ -181,6 +299,7 @@ void page_peers_destroy(struct page_peers *p)
         mem_free(peer);
     }
     if (p->stop_fd >= 0) (void)close(p->stop_fd);
+    pthread_cond_destroy(&p->due);
     pthread_mutex_destroy(&p->lock);
     mem_free(p);
 }

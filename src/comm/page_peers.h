@@ -3,6 +3,9 @@
  * Servers are known by their address, and get a place when they are first asked for. Each thread
  * that reads has a connection of its own to each server, made when it is first needed and kept. A
  * server that failed is asked no more for PEER_DOWN_US.
+ *
+ * One more thread tells servers which records they need not keep (RELEASE). What waits for it is
+ * bounded: keys beyond PEERS_RELEASES_MAX are dropped, and their leases run out by themselves.
  */
 #ifndef FATHOM_COMM_PAGE_PEERS_H
 #define FATHOM_COMM_PAGE_PEERS_H
@@ -15,6 +18,7 @@ struct page_peers;
 enum {
     PEERS_MAX = 64,
     PEERS_LANES_MAX = 8, /* threads that read */
+    PEERS_RELEASES_MAX = 8192,
     PEER_HOST_BYTES = 256,
     PEER_DIAL_US = 1000000,
     PEER_GREETING_US = 2000000,
@@ -28,7 +32,8 @@ struct page_peers_config {
     unsigned n_lane;
 };
 
-/* page_peers_create - ENOMEM, EIO. page_peers_destroy accepts NULL.
+/* page_peers_create - ENOMEM, EIO. page_peers_destroy accepts NULL; what it has to tell is told
+ * until the source is stopped.
  * Needs  nobody who reads when it is destroyed. */
 fathom_err page_peers_create(struct page_peers **out, const struct page_peers_config *c,
                              fathom_diag *d);

@@ -29,7 +29,7 @@ struct place {
     struct page_link *link;
     pthread_t thread;
     atomic_int state;
-    struct hash128 *keys; /* [FRAME_KEYS_MAX], of FIND; made when the first one comes */
+    struct hash128 *keys; /* [FRAME_KEYS_MAX], of FIND and RELEASE; made when one comes */
     unsigned char *body;  /* [16 * FRAME_KEYS_MAX] */
 };
 
@@ -68,19 +68,34 @@ static fathom_err answer_want(struct place *p, const struct frame *f, fathom_dia
     return err;
 }
 
-static fathom_err answer_find(struct place *p, const struct frame *f, fathom_diag *d)
+static fathom_err receive_keys(struct place *p, const struct frame *f, uint32_t *n, fathom_diag *d)
 {
-    uint32_t n;
-    unsigned char out[4];
     if (!p->keys) p->keys = mem_alloc_array(FRAME_KEYS_MAX, sizeof *p->keys);
     if (!p->body) p->body = mem_alloc_array(FRAME_KEYS_MAX, sizeof *p->keys);
     if (!p->keys || !p->body) return FATHOM_ENOMEM;
     uint64_t end_us = clock_now_us() + SERVICE_GREETING_US;
     TRY(p->link->ops->receive(p->link, p->body, f->n_body, end_us, d));
-    TRY(find_read(p->keys, &n, p->body, f->n_body, d));
+    return find_read(p->keys, n, p->body, f->n_body, d);
+}
+
+static fathom_err answer_find(struct place *p, const struct frame *f, fathom_diag *d)
+{
+    uint32_t n;
+    unsigned char out[4];
+    TRY(receive_keys(p, f, &n, d));
+    uint64_t end_us = clock_now_us() + SERVICE_GREETING_US;
     number_write(out, page_shelf_count(p->service->c.shelf, p->keys, n));
     const struct link_part part = {out, sizeof out};
     return link_send_frame(p->link, FRAME_FOUND, f->stream, &part, 1, end_us, d);
+}
+
+static fathom_err take_release(struct place *p, const struct frame *f, fathom_diag *d)
+{
+    uint32_t n;
+    TRY(receive_keys(p, f, &n, d));
+    uint64_t until_us = clock_now_us() + SERVICE_RELEASED_US;
+    for (uint32_t i = 0; i < n; i++) page_shelf_release(p->service->c.shelf, &p->keys[i], until_us);
+    return FATHOM_OK;
 }
 
 /* Greets, then answers until the other side leaves or the service ends. */
@@ -102,6 +117,8 @@ static fathom_err serve(struct place *p, fathom_diag *d)
             TRY(answer_want(p, &f, d));
         } else if (f.type == FRAME_FIND) {
             TRY(answer_find(p, &f, d));
+        } else if (f.type == FRAME_RELEASE) {
+            TRY(take_release(p, &f, d));
         } else {
             FAIL(d, FATHOM_EFORMAT, "a frame of type %d, which nobody asks with", (int)f.type);
         }

@@ -250,6 +250,7 @@ void fathom_get_stats(fathom_engine *e, fathom_stats *out)
     static_assert((int)PARALLEL_RANKS_MAX == FATHOM_RANKS_MAX, "a place for each rank");
     mailbox_get_stats(e->mailbox, out);
     out->tiers.n_sent = page_exchange_n_sent(offload_exchange(e->offload));
+    out->tiers.n_released = page_exchange_n_released(offload_exchange(e->offload));
     out->n_refused_pages = page_exchange_n_refused(offload_exchange(e->offload));
     out->n_rank_wait = r->ops->get_waits ? r->ops->get_waits(r, waits) : 0;
     for (uint32_t i = 0; i < out->n_rank_wait; i++)

@@ -175,6 +175,11 @@ uint64_t page_exchange_n_sent(const struct page_exchange *x)
     return x ? page_shelf_n_sent(x->shelf) : 0;
 }
 
+uint64_t page_exchange_n_released(const struct page_exchange *x)
+{
+    return x ? page_shelf_n_released(x->shelf) : 0;
+}
+
 void page_exchange_note_busy(struct page_exchange *x, uint64_t us)
 {
     if (x && x->service) page_service_note_busy(x->service, us);
@@ -246,7 +251,7 @@ fathom_err page_exchange_choose(struct page_exchange *x, const fathom_request *r
     if (r->pages.lent) TRY(lend(x, out, d));
     if (r->pages.host) {
         TRY(page_peers_place(x->peers, r->pages.host, r->pages.port, &out->peer, d));
-        out->has_peer = true;
+        out->has_peer = out->peer_lends = true;
         out->peer_end = count_pages(out);
         out->needs_peer = r->pages.needed;
         return FATHOM_OK;

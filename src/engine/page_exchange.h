@@ -48,6 +48,7 @@ struct page_shelf *page_exchange_shelf(const struct page_exchange *x);
 struct page_source *page_exchange_source(struct page_exchange *x);
 unsigned page_exchange_n_lane(const struct page_exchange *x);
 uint64_t page_exchange_n_sent(const struct page_exchange *x);
+uint64_t page_exchange_n_released(const struct page_exchange *x);
 
 /* page_exchange_tell - its member pages */
 void page_exchange_tell(const struct page_exchange *x, fathom_info *out);

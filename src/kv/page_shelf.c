@@ -2,7 +2,8 @@
  *
  * Invariants: an item is in the bucket of its key exactly once while it is there, and in none
  * otherwise; n_reader is 0 unless it is there. Two items of one key do not exist: the tiers have
- * one entry a key. Those that are lent are in a ring, in the order of their ends; its head is one
+ * one entry a key. A key that was released lies in the one place that it may have, and pushes out
+ * another one. Those that are lent are in a ring, in the order of their ends; its head is one
  * item more. */
 #include "kv/page_shelf.h"
 
@@ -20,9 +21,15 @@ struct item {
     uint64_t sum;
     uint32_t next; /* in the bucket */
     uint32_t n_reader;
-    bool sent;
+    bool done;
     uint64_t lent_until_us; /* 0: it is not lent, and not in the ring */
     uint32_t lent_prev, lent_next;
+};
+
+/* Nobody wants the record of this key, which is not there yet. */
+struct released {
+    struct hash128 key;
+    uint64_t until_us; /* 0: none */
 };
 
 struct page_shelf {
@@ -31,8 +38,9 @@ struct page_shelf {
     uint32_t mask;
     struct item *items; /* [n_place + 1] */
     uint32_t *buckets;  /* [mask + 1] */
-    uint64_t n_sent;
+    uint64_t n_sent, n_released;
     uint32_t n_lent;
+    struct released released[SHELF_RELEASED_MAX]; /* by key */
 };
 
 fathom_err page_shelf_create(struct page_shelf **out, uint32_t n_place)
@@ -102,16 +110,47 @@ static void take_back(struct page_shelf *s, struct item *item)
     s->n_lent--;
 }
 
-void page_shelf_lend(struct page_shelf *s, uint32_t place, uint64_t until_us)
+static struct released *released_of(struct page_shelf *s, const struct hash128 *key)
+{
+    return &s->released[key->lo % SHELF_RELEASED_MAX];
+}
+
+/* Whether its reader has left before it came. That is known once. */
+static bool is_unwanted(struct page_shelf *s, const struct hash128 *key, uint64_t now_us)
+{
+    struct released *r = released_of(s, key);
+    if (r->until_us <= now_us || !hash128_equal(&r->key, key)) return false;
+    *r = (struct released){0};
+    s->n_released++;
+    return true;
+}
+
+void page_shelf_release(struct page_shelf *s, const struct hash128 *key, uint64_t until_us)
+{
+    pthread_mutex_lock(&s->lock);
+    uint32_t i = search(s, key);
+    if (i == NONE) {
+        *released_of(s, key) = (struct released){*key, until_us};
+    } else {
+        s->n_released += s->items[i].lent_until_us > 0;
+        s->items[i].done = true;
+        take_back(s, &s->items[i]);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+void page_shelf_lend(struct page_shelf *s, uint32_t place, uint64_t until_us, uint64_t now_us)
 {
     pthread_mutex_lock(&s->lock);
     ASSERT(place < s->n_place && until_us > 0);
     struct item *item = &s->items[place];
-    if (item->name) {
-        take_back(s, item);
+    take_back(s, item);
+    if (item->name && is_unwanted(s, &item->name->key, now_us)) {
+        item->done = true;
+    } else if (item->name) {
         uint32_t prev = s->items[s->n_place].lent_prev;
         while (s->items[prev].lent_until_us > until_us) prev = s->items[prev].lent_prev;
-        item->sent = false;
+        item->done = false;
         item->lent_until_us = until_us;
         item->lent_prev = prev;
         item->lent_next = s->items[prev].lent_next;
@@ -178,19 +217,19 @@ void page_shelf_give(struct page_shelf *s, uint32_t place, bool sent)
     pthread_mutex_lock(&s->lock);
     ASSERT(place < s->n_place && s->items[place].n_reader > 0);
     s->items[place].n_reader--;
-    s->items[place].sent |= sent;
+    s->items[place].done |= sent;
     if (sent) take_back(s, &s->items[place]);
     s->n_sent += sent;
     pthread_mutex_unlock(&s->lock);
 }
 
-bool page_shelf_was_sent(struct page_shelf *s, uint32_t place)
+bool page_shelf_is_done(struct page_shelf *s, uint32_t place)
 {
     pthread_mutex_lock(&s->lock);
     ASSERT(place < s->n_place);
-    bool sent = s->items[place].sent;
+    bool done = s->items[place].done;
     pthread_mutex_unlock(&s->lock);
-    return sent;
+    return done;
 }
 
 uint32_t page_shelf_count(struct page_shelf *s, const struct hash128 *keys, uint32_t n)
@@ -206,6 +245,14 @@ uint64_t page_shelf_n_sent(struct page_shelf *s)
 {
     pthread_mutex_lock(&s->lock);
     uint64_t n = s->n_sent;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+uint64_t page_shelf_n_released(struct page_shelf *s)
+{
+    pthread_mutex_lock(&s->lock);
+    uint64_t n = s->n_released;
     pthread_mutex_unlock(&s->lock);
     return n;
 }

@@ -26,6 +26,9 @@ struct page_source_ops {
     enum tier_verdict (*read)(struct page_source *s, unsigned worker, uint32_t place,
                               const struct tier_name *name, void *page, uint64_t *sum,
                               fathom_diag *d);
+    /* The server of a place need not keep a record for this one any more: it is told in time, or
+     * not at all when that cannot be. From any thread, without waiting. NULL: nobody keeps any. */
+    void (*release)(struct page_source *s, uint32_t place, const struct hash128 *key);
     /* Reads under way and later ones fail soon; from any thread. NULL: they end by themselves. */
     void (*stop)(struct page_source *s);
 };

@@ -400,6 +400,17 @@ enum prefix_fetch prefix_fetch(struct prefix_cache *c, const struct prefix_text 
     return PREFIX_FETCHED;
 }
 
+void prefix_leave_peer(const struct prefix_cache *c, const struct prefix_text *t)
+{
+    if (!c->tiers || !t->peer.is_set) return;
+    struct hash128 name = name_before(c, t->salt, NO_PAGE);
+    for (uint32_t i = 0; i < t->peer.end; i++) {
+        const struct key k = part_of(t, i);
+        name = name_after(c, &name, &k);
+        tiers_release(c->tiers, t->peer.place, &name);
+    }
+}
+
 void prefix_offer(struct prefix_cache *c, uint32_t page)
 {
     struct node *n = &c->nodes[page];

@@ -116,6 +116,11 @@ enum prefix_fetch {
 enum prefix_fetch prefix_fetch(struct prefix_cache *c, const struct prefix_text *t, uint32_t *pages,
                                uint32_t first, uint32_t end, uint32_t *n_filled);
 
+/* prefix_leave_peer - the text's peer need not keep any of its pages any more (tiers_release)
+ *
+ * Cost  100 ns a page. */
+void prefix_leave_peer(const struct prefix_cache *c, const struct prefix_text *t);
+
 /* prefix_tiers - NULL: there are none */
 struct tiers *prefix_tiers(const struct prefix_cache *c);
 

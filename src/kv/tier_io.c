@@ -192,6 +192,12 @@ static bool take_done(struct tier_io *io, struct tier_job *job)
     return any;
 }
 
+static void release(struct tier_io *io, uint32_t place, const struct hash128 *key)
+{
+    struct page_source *peers = ((struct io_threads *)io)->c.peers;
+    if (peers && peers->ops->release) peers->ops->release(peers, place, key);
+}
+
 static void destroy(struct tier_io *io)
 {
     struct io_threads *t = (struct io_threads *)io;
@@ -208,7 +214,7 @@ static void destroy(struct tier_io *io)
 }
 
 static const struct tier_io_ops thread_ops = {
-    .destroy = destroy, .submit = submit, .take_done = take_done};
+    .destroy = destroy, .submit = submit, .take_done = take_done, .release = release};
 
 static bool start(struct io_threads *t, void *(*body)(void *arg))
 {

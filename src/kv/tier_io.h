@@ -52,6 +52,8 @@ struct tier_io_ops {
     void (*submit)(struct tier_io *io, const struct tier_job *job);
     /* A job that is done; false: none is. The owner is told of jobs when there were none before. */
     bool (*take_done)(struct tier_io *io, struct tier_job *job);
+    /* page_source_ops.release of the servers that are pulled from. NULL: there are none. */
+    void (*release)(struct tier_io *io, uint32_t place, const struct hash128 *key);
 };
 
 struct tier_io {

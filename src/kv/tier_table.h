@@ -1,7 +1,7 @@
-/* tier_table.h - the records of the tiers by key, and in lists by use; tiers.c moves them
+/* tier_table.h - the records of the tiers by key, and in lists by use; tiers_move.c moves them
  *
  * An entry is a record that has a place in memory, on disk or both. What its states mean and how it
- * goes from one to another stands in tiers.c.
+ * goes from one to another stands in tiers_move.c.
  */
 #ifndef FATHOM_KV_TIER_TABLE_H
 #define FATHOM_KV_TIER_TABLE_H

@@ -4,7 +4,7 @@
  * until it is the one that was used the longest ago (LRU). With a disk every record is written as
  * soon as it is in memory (write-through). So memory is given up without waiting, and a crash costs
  * only what had not been written. A record that is read from disk is in memory too from then on.
- * Policy and format: docs/tiers.md; invariants and states: tiers.c.
+ * Policy and format: docs/tiers.md; invariants and states: tiers_move.c.
  *
  * All functions belong to one thread; none of them waits or reads a page. Copies between device and
  * memory are enqueued on the device's queue; other threads read, write and sum (tier_io.h).
@@ -133,8 +133,11 @@ uint64_t tiers_pull_until_us(const struct tiers *t, uint64_t pull);
 bool tiers_pulls_again(const struct tiers *t);
 void tiers_give_up(struct tiers *t, uint64_t pull);
 
+/* tiers_release - the server of a place need not keep the record for this one any more */
+void tiers_release(struct tiers *t, uint32_t place, const struct hash128 *key);
+
 /* tiers_lease - memory of the record is given up after that of all without a lease, until it has
- * been sent to another server, or until_us
+ * been sent to another server or is released by one, or until_us
  *
  *   is_new  just computed, so that nobody else has it: it is lent on the shelf (page_shelf_lend)
  * Returns  false when it is nowhere, or on disk alone. */
@@ -186,7 +189,7 @@ enum { TIERS_MAX_FAULTS = 8 };
 /* tiers_get_stats - the tiers' own, up to date after each call */
 const struct tiers_stats *tiers_get_stats(const struct tiers *t);
 
-/* tiers_check - assert every invariant of tiers.c
+/* tiers_check - assert every invariant of tiers_move.c
  *
  * Cost  O(records). */
 void tiers_check(const struct tiers *t);

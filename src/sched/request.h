@@ -43,9 +43,10 @@ enum request_finish {
 struct request_fetch {
     uint32_t first; /* pages[first .. end) are to be filled */
     uint32_t end;
-    bool from_disk; /* some of them */
-    bool from_peer; /* likewise */
-    bool failed;    /* no more come, and the request may not compute them: the owner ends it */
+    bool from_disk;     /* some of them */
+    bool from_peer;     /* likewise */
+    bool all_from_peer; /* of the prompt, whatever the peer may have */
+    bool failed;        /* no more come, and the request may not compute them: the owner ends it */
     uint64_t start_us;
     uint64_t moved_us; /* when the last page came */
 };
@@ -70,6 +71,7 @@ struct request {
     bool has_peer;       /* another server, peer, may have pages of the prompt: */
     uint32_t peer;       /* struct tier_peer */
     uint32_t peer_end;   /* those before this one */
+    bool peer_lends;     /* and keeps them for it until it is told otherwise, which clears this */
     bool needs_peer;     /* what it does not give is not computed here */
     uint64_t lend_us;    /* other servers will ask for its pages, for so long; 0: they will not */
 

@@ -210,9 +210,18 @@ static void give_pages(struct sched *s, struct request *r)
     r->n_published = 0;
 }
 
+/* The server that may have its pages need not keep them any more. */
+static void leave_peer(const struct sched *s, struct request *r)
+{
+    const struct prefix_text text = text_of(s, r);
+    if (r->peer_lends && s->prefix) prefix_leave_peer(s->prefix, &text);
+    r->peer_lends = false;
+}
+
 void sched_end(struct sched *s, struct request *r, enum request_finish why, uint64_t now_us)
 {
     take_out_of_flights(s, r);
+    leave_peer(s, r);
     s->closed = false;
     request_list_remove(list_of(s, r->state), r);
     for (uint32_t i = r->n_page; s->prefix && i > 0; i--)
@@ -431,6 +440,7 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
     if (f->from_peer && got == PREFIX_FETCH_WAIT) tiers_give_up(tiers, r->arrival);
     if (!f->from_peer) tiers_note_fetch(tiers, n_page, f->from_disk, took_us);
     r->fetch.failed = f->from_peer && r->needs_peer && got != PREFIX_FETCHED;
+    if (f->all_from_peer && got == PREFIX_FETCHED) r->peer_lends = false; /* each was sent */
     return !r->fetch.failed;
 }
 
@@ -453,6 +463,7 @@ static void start(struct sched *s, struct request *r, uint64_t now_us)
         s->totals.n_hit_token += n_found;
     }
     request_admit(r, n_found, now_us);
+    leave_peer(s, r);
     share_pages(s, r, 0, false, now_us);
     request_list_insert(&s->running, r);
 }
@@ -479,6 +490,8 @@ static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t n
                                             .end = found.n_page + found.match.n_page,
                                             .from_disk = found.match.n_disk > 0,
                                             .from_peer = found.match.n_peer > 0,
+                                            .all_from_peer =
+                                                r->has_peer && found.match.n_peer == r->peer_end,
                                             .start_us = now_us,
                                             .moved_us = now_us};
         request_start_fetch(r, &fetch);

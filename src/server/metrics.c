@@ -344,6 +344,8 @@ static void write_tiers(struct scrape *s, const struct metrics_view *v)
                 "Pages asked for at other servers, and not taken.", t->n_pull_lost);
     write_count(s, "fathom_kv_pages_sent_total", PROMETHEUS_COUNTER,
                 "Pages given to other servers.", t->n_sent);
+    write_count(s, "fathom_kv_pages_released_total", PROMETHEUS_COUNTER,
+                "Pages lent to other servers, which want them no more.", t->n_released);
     write_count(s, "fathom_kv_tier_writes_off", PROMETHEUS_GAUGE,
                 "1 once the disk has failed too often and is only read.", t->writes_off);
     write_count(s, "fathom_requests_fetching", PROMETHEUS_GAUGE, "Requests that wait for pages.",

@@ -23,7 +23,7 @@ import client_env
 client_env.enter("vllm-router and sglang-router", requirements="requirements-routers.txt")
 
 sys.path.insert(0, os.path.join(client_env.ROOT, "tests", "e2e"))
-import test_pd  # noqa: E402
+import pd_servers  # noqa: E402
 from served import HANG_S, take_program  # noqa: E402
 
 
@@ -34,7 +34,7 @@ def free_port():
 
 
 class Proxy:
-    """One of them, as the servers of test_pd are asked."""
+    """One of them, as the servers of pd_servers are asked."""
 
     def __init__(self, name, *flags):
         self.name, self.port = name, free_port()
@@ -73,7 +73,7 @@ class Proxy:
 
 def streamed(proxy, body, path):
     """The text of a streamed answer."""
-    status, text = test_pd.post(proxy, {**body, "stream": True}, path)
+    status, text = pd_servers.post(proxy, {**body, "stream": True}, path)
     events = [line[6:] for line in text.split("\n") if line.startswith("data: ")]
     assert status == 200 and events[-1] == "[DONE]", text
     choices = [c for event in events[:-1] for c in json.loads(event)["choices"]]
@@ -83,31 +83,31 @@ def streamed(proxy, body, path):
 def check(proxy, seed, one, d):
     """Four prompts of some 300 tokens: both doors, whole and streamed."""
     said = {}
-    pulled, lost = test_pd.moved(d)
+    pulled, lost = pd_servers.moved(d)
     for i, path in enumerate(["/v1/completions", "/v1/chat/completions"] * 2):
         body = {"model": "pilot", "max_tokens": 12, "temperature": 0, "ignore_eos": True}
-        text = test_pd.text_of(seed + i, 300)
+        text = pd_servers.text_of(seed + i, 300)
         if path == "/v1/completions":
             body["prompt"] = text
         else:
             body["messages"] = [{"role": "user", "content": text}]
-        want = test_pd.said(one.post(path, body))
+        want = pd_servers.said(one.post(path, body))
         if i < 2:
-            status, answer = test_pd.post(proxy, body, path)
+            status, answer = pd_servers.post(proxy, body, path)
             assert status == 200, answer
-            said[i] = test_pd.said(answer)
+            said[i] = pd_servers.said(answer)
         else:
             said[i] = streamed(proxy, body, path)
         assert said[i] == want, f"{path}: {said[i]!r}, expected {want!r}"
-    now_pulled, now_lost = test_pd.moved(d)
+    now_pulled, now_lost = pd_servers.moved(d)
     assert now_pulled - pulled >= 16 and now_lost == lost, (now_pulled - pulled, now_lost - lost)
     return now_pulled - pulled
 
 
 def main():
     take_program(sys.argv)
-    one, p, d = test_pd.server(), test_pd.server("kv_producer"), test_pd.server("kv_consumer")
-    pages = str(test_pd.pages_port(p))
+    one, p, d = pd_servers.server(), pd_servers.server("kv_producer"), pd_servers.server("kv_consumer")
+    pages = str(pd_servers.pages_port(p))
     vllm = ["--vllm-pd-disaggregation", "--policy", "round_robin", "--decode", d.url]
     failed = 0
     for i, (name, *flags) in enumerate([

@@ -167,8 +167,16 @@ static void destroy(struct tier_io *io)
     mem_free(s);
 }
 
+static void release(struct tier_io *io, uint32_t place, const struct hash128 *key)
+{
+    struct sim_disk *s = (struct sim_disk *)io;
+    (void)place;
+    s->o.n_released++;
+    s->o.released = *key;
+}
+
 static const struct tier_io_ops sim_ops = {
-    .destroy = destroy, .submit = submit, .take_done = take_done};
+    .destroy = destroy, .submit = submit, .take_done = take_done, .release = release};
 
 struct tier_io *sim_disk_create(struct platter *p, const struct sim_disk_options *o)
 {

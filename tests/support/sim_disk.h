@@ -26,10 +26,12 @@ unsigned char *platter_page(struct platter *p, uint32_t place);
 struct sim_disk_options {
     struct hash128 owner;
     uint64_t seed;
-    uint32_t max_delay;     /* polls before a job is done, at most */
-    uint32_t fail_per_1024; /* jobs that fail */
-    uint32_t flip_per_1024; /* writes of which a bit is flipped */
-    bool stuck;             /* no read or write is ever done */
+    uint32_t max_delay;      /* polls before a job is done, at most */
+    uint32_t fail_per_1024;  /* jobs that fail */
+    uint32_t flip_per_1024;  /* writes of which a bit is flipped */
+    bool stuck;              /* no read or write is ever done */
+    uint32_t n_released;     /* records that other servers were told of (tier_io_ops.release) */
+    struct hash128 released; /* the last one */
 };
 
 /* sim_disk_create - also takes and checks sums; the platter outlives it */

@@ -128,8 +128,8 @@ static void a_record_comes_as_it_lies_there(void **state)
     for (uint32_t i = 0; i < 8; i++) {
         assert_int_equal(pull(w, &w->names[i], page), TIER_GOOD);
         assert_memory_equal(page, w->pages[i], PAGE);
-        for (int k = 0; k < 100000 && !page_shelf_was_sent(w->shelf, i); k++) clock_sleep_us(100);
-        assert_true(page_shelf_was_sent(w->shelf, i)); /* it is noted behind the last byte */
+        for (int k = 0; k < 100000 && !page_shelf_is_done(w->shelf, i); k++) clock_sleep_us(100);
+        assert_true(page_shelf_is_done(w->shelf, i)); /* it is noted behind the last byte */
     }
     assert_int_equal(page_shelf_n_sent(w->shelf), 8);
     struct tier_name other = w->names[3]; /* the same key, another token */
@@ -162,7 +162,7 @@ static void what_is_read_keeps_its_memory(void **state)
     assert_ptr_equal(page.page, w->pages[1]);
     assert_false(page_shelf_remove(w->shelf, 1));
     page_shelf_give(w->shelf, 1, false);
-    assert_false(page_shelf_was_sent(w->shelf, 1));
+    assert_false(page_shelf_is_done(w->shelf, 1));
     assert_true(page_shelf_remove(w->shelf, 1));
     assert_true(page_shelf_remove(w->shelf, 1));
     assert_false(page_shelf_take(w->shelf, &w->names[1], &page));
@@ -241,10 +241,10 @@ static void a_record_is_lent_until_it_is_sent_or_its_time_is_over(void **state)
 {
     struct world *w = *state;
     struct shelf_page page;
-    page_shelf_lend(w->shelf, 9, 50); /* nothing is there */
+    page_shelf_lend(w->shelf, 9, 50, 0); /* nothing is there */
     assert_int_equal(page_shelf_n_lent(w->shelf, 0), 0);
     static const uint64_t ends[] = {50, 20, 40, 30, 60, 10};
-    for (uint32_t i = 0; i < 6; i++) page_shelf_lend(w->shelf, i, ends[i]);
+    for (uint32_t i = 0; i < 6; i++) page_shelf_lend(w->shelf, i, ends[i], 0);
     assert_int_equal(page_shelf_n_lent(w->shelf, 9), 6);
     assert_int_equal(page_shelf_n_lent(w->shelf, 30), 3); /* 0, 2 and 4 are left */
     assert_true(page_shelf_take(w->shelf, &w->names[4], &page));
@@ -253,13 +253,76 @@ static void a_record_is_lent_until_it_is_sent_or_its_time_is_over(void **state)
     assert_true(page_shelf_take(w->shelf, &w->names[4], &page));
     page_shelf_give(w->shelf, 4, true);
     assert_int_equal(page_shelf_n_lent(w->shelf, 30), 2);
-    page_shelf_lend(w->shelf, 4, 70); /* it is asked for once more */
-    assert_false(page_shelf_was_sent(w->shelf, 4));
-    page_shelf_lend(w->shelf, 0, 80);
+    page_shelf_lend(w->shelf, 4, 70, 0); /* it is asked for once more */
+    assert_false(page_shelf_is_done(w->shelf, 4));
+    page_shelf_lend(w->shelf, 0, 80, 0);
     assert_true(page_shelf_remove(w->shelf, 2));
     assert_int_equal(page_shelf_n_lent(w->shelf, 69), 2);
     assert_int_equal(page_shelf_n_lent(w->shelf, 70), 1);
     assert_int_equal(page_shelf_n_lent(w->shelf, 80), 0);
+}
+
+/* Tells the server that records 0 .. n - 1 are not wanted, and waits until it knows of the last. */
+static void release(struct world *w, uint32_t n)
+{
+    struct page_source *s = page_peers_source(w->peers);
+    for (uint32_t i = 0; i < n; i++) s->ops->release(s, w->place, &w->names[i].key);
+    for (int k = 0; k < 100000 && !page_shelf_is_done(w->shelf, n - 1); k++) clock_sleep_us(100);
+    assert_true(page_shelf_is_done(w->shelf, n - 1));
+}
+
+static void a_reader_that_leaves_ends_the_leases_of_its_records(void **state)
+{
+    struct world *w = *state;
+    struct page_source *s = page_peers_source(w->peers);
+    unsigned char page[PAGE];
+    for (uint32_t i = 0; i < 8; i++) page_shelf_lend(w->shelf, i, 50, 0);
+    const struct hash128 unknown = name_of(99).key;
+    s->ops->release(s, w->place, &unknown);
+    release(w, 5);
+    assert_int_equal(page_shelf_n_lent(w->shelf, 0), 3);
+    assert_int_equal(page_shelf_n_released(w->shelf), 5);
+    release(w, 5); /* once more: nothing changes */
+    assert_int_equal(page_shelf_n_lent(w->shelf, 0), 3);
+    assert_int_equal(page_shelf_n_released(w->shelf), 5);
+    assert_int_equal(pull(w, &w->names[2], page), TIER_GOOD); /* it is there as it was */
+    page_shelf_lend(w->shelf, 2, 50, 0);                      /* and asked for anew */
+    assert_int_equal(page_shelf_n_lent(w->shelf, 0), 4);
+    /* more than the ring has place for: those beyond are left to their leases */
+    for (uint32_t i = 0; i < 3 * PEERS_RELEASES_MAX; i++) {
+        const struct hash128 key = {i, i};
+        s->ops->release(s, w->place, &key);
+    }
+    assert_int_equal(page_peers_find(w->peers, w->place, &w->names[0].key, 1), 1);
+    page_service_destroy(w->service); /* nobody is told, and nothing waits */
+    w->service = NULL;
+    s->ops->release(s, w->place, &unknown);
+}
+
+/* A record that is still being computed is not lent once it is there: its reader has left. */
+static void a_record_may_be_released_before_it_is_there(void **state)
+{
+    struct world *w = *state;
+    const struct tier_name *name = &w->names[3];
+    for (int k = 0; k < 2; k++) {
+        assert_true(page_shelf_remove(w->shelf, 3));
+        page_shelf_release(w->shelf, &name->key, 100);
+        page_shelf_put(w->shelf, 3, name, w->pages[3], hash_checksum(w->pages[3], PAGE));
+        page_shelf_lend(w->shelf, 3, 500, k == 0 ? 99 : 100);
+        assert_int_equal(page_shelf_n_lent(w->shelf, 101), k); /* the second one comes too late */
+        assert_int_equal(page_shelf_is_done(w->shelf, 3), k == 0);
+        page_shelf_lend(w->shelf, 3, 500, 100); /* known once: another reader wants it */
+        assert_int_equal(page_shelf_n_lent(w->shelf, 101), 1);
+    }
+    assert_int_equal(page_shelf_n_released(w->shelf), 1);
+    /* of two keys in one place the later one is known */
+    const struct hash128 other = {name->key.lo + SHELF_RELEASED_MAX, 1};
+    assert_true(page_shelf_remove(w->shelf, 3));
+    page_shelf_release(w->shelf, &name->key, 100);
+    page_shelf_release(w->shelf, &other, 100);
+    page_shelf_put(w->shelf, 3, name, w->pages[3], hash_checksum(w->pages[3], PAGE));
+    page_shelf_lend(w->shelf, 3, 500, 1);
+    assert_int_equal(page_shelf_n_lent(w->shelf, 101), 1);
 }
 
 static void a_lease_keeps_memory_until_it_is_sent(void **state)
@@ -321,6 +384,10 @@ int main(void)
                                         open_tiers, close_world),
         cmocka_unit_test_setup_teardown(a_record_is_lent_until_it_is_sent_or_its_time_is_over,
                                         open_world, close_world),
+        cmocka_unit_test_setup_teardown(a_reader_that_leaves_ends_the_leases_of_its_records,
+                                        open_world, close_world),
+        cmocka_unit_test_setup_teardown(a_record_may_be_released_before_it_is_there, open_world,
+                                        close_world),
         cmocka_unit_test_setup_teardown(a_lease_keeps_memory_until_it_is_sent, open_world,
                                         close_world),
     };

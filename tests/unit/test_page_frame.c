@@ -42,6 +42,7 @@ static void each_type_has_its_bounds(void **state)
         {FRAME_MISS, MISS_BYTES, MISS_BYTES},
         {FRAME_FIND, 16, 16 * FRAME_KEYS_MAX},
         {FRAME_FOUND, 4, 4},
+        {FRAME_RELEASE, 16, 16 * FRAME_KEYS_MAX},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         assert_int_equal(try_frame(rows[i].type, rows[i].min, PAGE), FATHOM_OK);

@@ -336,6 +336,65 @@ static void a_preempted_request_finds_its_pages(void **state)
     finish(f);
 }
 
+/* A request whose pages another server keeps for it: the same text, salt and keys there as here. */
+static struct request *add_lent(struct fixture *f, int32_t text)
+{
+    struct request *r = add(f, text, TEXT);
+    r->has_peer = r->peer_lends = true;
+    r->peer_end = 4;
+    return r;
+}
+
+static struct hash128 last_key(const struct request *r)
+{
+    const struct hash128 secret = {3, 4};
+    struct hash128 key = tier_key_first(&secret, r->cache_salt);
+    for (int i = 0; i < 4; i++)
+        key = tier_key_next(&secret, &key, r->ids + i * KV_PAGE_TOKENS, KV_PAGE_TOKENS, 0);
+    return key;
+}
+
+static void who_leaves_before_its_pages_come_says_so_to_their_server(void **state)
+{
+    struct fixture *f = *state;
+    const struct sim_disk_options *told = sim_disk_options_of(f->io);
+    struct request *waits = add_lent(f, 1);
+    sched_end(f->s, waits, REQUEST_FINISH_CANCEL, f->now_us);
+    assert_int_equal(told->n_released, 4);
+    const struct hash128 last = last_key(waits);
+    assert_true(hash128_equal(&told->released, &last));
+    put_on_disk(f, 2);
+    sim_disk_options_of(f->io)->stuck = true;
+    struct request *fetches = add_lent(f, 2);
+    step(f);
+    assert_int_equal(fetches->state, REQUEST_FETCHING);
+    assert_int_equal(told->n_released, 4);
+    sched_end(f->s, fetches, REQUEST_FINISH_CANCEL, f->now_us);
+    assert_int_equal(told->n_released, 8);
+    sched_check(f->s);
+    sim_disk_options_of(f->io)->stuck = false;
+    struct request *other = add(f, 3, TEXT); /* one of no other server */
+    other->has_peer = true;
+    sched_end(f->s, other, REQUEST_FINISH_CANCEL, f->now_us);
+    assert_int_equal(told->n_released, 8);
+    finish(f);
+}
+
+/* Once: what comes behind, a preemption or the end, says nothing more. */
+static void who_has_its_pages_here_says_so_to_their_server(void **state)
+{
+    struct fixture *f = *state;
+    const struct sim_disk_options *told = sim_disk_options_of(f->io);
+    put_in_ram(f, 1);
+    struct request *r = add_lent(f, 1);
+    step(f);
+    assert_int_equal(r->state, REQUEST_RUNNING);
+    assert_int_equal(r->n_cached, 4 * KV_PAGE_TOKENS);
+    assert_int_equal(told->n_released, 4);
+    finish(f);
+    assert_int_equal(told->n_released, 4);
+}
+
 int main(void)
 {
 #define CASE(c) cmocka_unit_test_setup_teardown(c, open_fixture, close_fixture)
@@ -349,6 +408,8 @@ int main(void)
         CASE(who_waits_for_pages_gives_way),
         CASE(two_requests_share_what_one_has_read),
         CASE(a_preempted_request_finds_its_pages),
+        CASE(who_leaves_before_its_pages_come_says_so_to_their_server),
+        CASE(who_has_its_pages_here_says_so_to_their_server),
     };
     log_set_level(LOG_LEVEL_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

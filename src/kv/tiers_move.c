@@ -1,4 +1,4 @@
-/* tiers.c - which record is in memory, on disk or both, and what is under way between them
+/* tiers_move.c - which record is in memory, on disk or both, and what is under way between them
  *
  * Invariants
  *
@@ -46,16 +46,13 @@
  *
  * With a shelf, a record is on it while it is READY or CHECKING: it is put there with its sum, and
  * its memory is given away only if the shelf lets go of it. */
-#include "kv/tiers.h"
-
 #include <string.h>
 
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "kv/tier_pace.h"
-#include "kv/tier_table.h"
+#include "kv/tiers_int.h"
 
 #define NEVER UINT64_MAX
 #define CHECKED_US 5000000 /* a page that was summed so lately need not be checked again */
@@ -63,30 +60,6 @@
 enum { READS_MAX = 48, WRITES_MAX = 16, CHECKS_MAX = 64, SUMS_MAX = 64 };
 static_assert(2 * READS_MAX + WRITES_MAX + CHECKS_MAX + SUMS_MAX <= TIER_JOBS_MAX,
               "jobs under way");
-
-struct tiers {
-    struct tiers_config c;
-    uint64_t place_bytes; /* of a page in memory */
-    struct tier_table table;
-    struct tier_name *names; /* [n_ram] what a place of memory holds, or is to be filled with */
-    uint64_t *sums;          /* [n_ram] of the pages that are READY or CHECKING */
-    uint64_t *checked_us;    /* [n_ram] when the page of a READY place last had its sum */
-    uint32_t *free_ram;      /* [n_ram] stacks of places */
-    uint32_t *free_disk;     /* [n_disk] */
-    uint32_t n_free_ram, n_free_disk;
-    uint32_t n_touched; /* places of memory that the system has provided */
-    uint32_t n_reading, n_writing, n_checking, n_summing; /* jobs under way */
-    uint32_t n_pulling;                                   /* likewise */
-    struct tier_lacking lacking;
-    uint32_t n_fault;            /* writes that failed since one did not */
-    uint32_t step_pages, n_left; /* copies of a step, and those left of this one's */
-    uint64_t order;
-    uint64_t now_us;
-    double prefill_page_us;
-    struct tier_pace paces[2]; /* of fetches from memory alone, and of others */
-    fathom_err fault;
-    struct tiers_stats stats;
-};
 
 /* ---- places ---- */
 
@@ -141,7 +114,7 @@ static void put_on_shelf(struct tiers *t, const struct tier_entry *e)
     if (!t->c.shelf) return;
     ASSERT(e->ram_state == RAM_READY);
     page_shelf_put(t->c.shelf, e->ram, &t->names[e->ram], page_of(t, e->ram), t->sums[e->ram]);
-    if (e->lends && e->lease_us) page_shelf_lend(t->c.shelf, e->ram, e->lease_us);
+    if (e->lends && e->lease_us) page_shelf_lend(t->c.shelf, e->ram, e->lease_us, t->now_us);
 }
 
 /* False: another server reads it. */
@@ -153,7 +126,7 @@ static bool take_off_shelf(struct tiers *t, const struct tier_entry *e)
 static bool is_leased(struct tiers *t, struct tier_entry *e)
 {
     if (e->lease_us == 0) return false;
-    if (e->lease_us > t->now_us && !page_shelf_was_sent(t->c.shelf, e->ram)) return true;
+    if (e->lease_us > t->now_us && !page_shelf_is_done(t->c.shelf, e->ram)) return true;
     e->lease_us = 0;
     return false;
 }
@@ -166,7 +139,7 @@ bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us, 
     struct tier_entry *e = &t->table.entries[i];
     e->lease_us = until_us;
     e->lends |= is_new;
-    if (is_new) page_shelf_lend(t->c.shelf, e->ram, until_us);
+    if (is_new) page_shelf_lend(t->c.shelf, e->ram, until_us, t->now_us);
     return true;
 }
 
@@ -179,6 +152,11 @@ uint64_t tiers_pull_until_us(const struct tiers *t, uint64_t pull)
 bool tiers_pulls_again(const struct tiers *t)
 {
     return tier_lacking_asks(&t->lacking, t->now_us);
+}
+
+void tiers_release(struct tiers *t, uint32_t place, const struct hash128 *key)
+{
+    if (t->c.io->ops->release) t->c.io->ops->release(t->c.io, place, key);
 }
 
 void tiers_give_up(struct tiers *t, uint64_t pull)
@@ -763,49 +741,4 @@ bool tiers_is_busy(const struct tiers *t)
 const struct tiers_stats *tiers_get_stats(const struct tiers *t)
 {
     return &t->stats;
-}
-
-/* ---- check ---- */
-
-void tiers_check(const struct tiers *t)
-{
-    uint32_t n_ram = 0, n_disk = 0;
-    uint32_t n_reading = 0, n_writing = 0, n_checking = 0, n_summing = 0, n_pulling = 0;
-    for (uint32_t i = 0; i < t->table.n_entry; i++) {
-        const struct tier_entry *e = &t->table.entries[i];
-        if (!e->used) continue;
-        ASSERT(e->ram == TIER_NONE || e->ram < t->n_touched);
-        ASSERT(e->ram == TIER_NONE || hash128_equal(&t->names[e->ram].key, &e->key));
-        n_ram += e->ram != TIER_NONE;
-        n_disk += e->disk != TIER_NONE;
-        n_reading += e->ram_state == RAM_READING && !e->pulled;
-        n_pulling += e->pulled;
-        n_writing += e->disk_state == DISK_WRITING;
-        n_checking += e->ram_state == RAM_CHECKING;
-        n_summing += e->ram_state == RAM_SUMMING;
-    }
-    ASSERT(n_ram + t->n_free_ram == t->c.n_ram && n_disk + t->n_free_disk == t->c.n_disk);
-    ASSERT(n_reading == t->n_reading && n_writing == t->n_writing && n_pulling == t->n_pulling);
-    ASSERT(n_checking == t->n_checking && n_summing == t->n_summing);
-    ASSERT(n_reading + n_pulling + n_writing + n_checking + n_summing <= TIER_JOBS_MAX);
-    tier_table_check(&t->table);
-}
-
-fathom_err tiers_dump(const struct tiers *t, struct buf *out)
-{
-    static const char *const ram_names[] = {"-",       "FILLING", "FILLED",  "SUMMING",
-                                            "READING", "READY",   "CHECKING"};
-    static const char *const disk_names[] = {"-", "WANTED", "WRITING", "KEPT"};
-    TRY(buf_printf(
-        out, "tiers: %u of %u pages in memory, %u of %u on disk, %u reads, %u writes%s\n",
-        t->c.n_ram - t->n_free_ram, t->c.n_ram, t->c.n_disk - t->n_free_disk, t->c.n_disk,
-        t->n_reading, t->n_writing, t->stats.writes_off ? ", writes are off" : ""));
-    uint32_t i = t->table.lists[LIST_RAM].head;
-    for (; i != TIER_NONE; i = t->table.entries[i].links[LIST_RAM].next) {
-        const struct tier_entry *e = &t->table.entries[i];
-        TRY(buf_printf(out, "  record %016llx memory=%u %s disk=%s%s\n",
-                       (unsigned long long)e->key.lo, e->ram, ram_names[e->ram_state],
-                       disk_names[e->disk_state], e->links[LIST_COPYING].linked ? " copying" : ""));
-    }
-    return FATHOM_OK;
 }
