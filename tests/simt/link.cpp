@@ -41,6 +41,7 @@ struct unit {
 };
 
 queue queues[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX]; /* [source][destination] */
+size_t n_on_way[SIMT_DEVICES_MAX];                /* to a destination, of all sources */
 std::unordered_map<uintptr_t, unit> units;
 uint64_t sent[SIMT_DEVICES_MAX];                       /* stores of a device */
 uint64_t told[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX];     /* [who knows][of whom]: up to which number */
@@ -59,9 +60,10 @@ uintptr_t unit_of(const void *p)
     abort();
 }
 
-void arrive(queue &q, int source, size_t i)
+void arrive(queue &q, int source, int device, size_t i)
 {
     const store s = q.pending[i];
+    n_on_way[device]--;
     memcpy(s.to, s.bytes, s.n);
     q.place.erase(unit_of(s.to));
     if (i + 1 < q.pending.size()) {
@@ -73,9 +75,10 @@ void arrive(queue &q, int source, size_t i)
     n_event++;
 }
 
-void arrive_all(queue &q, int source)
+void arrive_all(int source, int device)
 {
-    while (!q.pending.empty()) arrive(q, source, simt_random() % q.pending.size());
+    queue &q = queues[source][device];
+    while (!q.pending.empty()) arrive(q, source, device, simt_random() % q.pending.size());
 }
 
 /* Before a device looks: nothing, some, or much of what is on its way arrives. */
@@ -85,7 +88,8 @@ void arrive_some(int device)
         queue &q = queues[source][device];
         if (q.pending.empty() || simt_random() % 2) continue;
         size_t n = simt_random() % 4 ? simt_random() % 8 : simt_random() % (q.pending.size() + 1);
-        for (; n && !q.pending.empty(); n--) arrive(q, source, simt_random() % q.pending.size());
+        for (; n && !q.pending.empty(); n--)
+            arrive(q, source, device, simt_random() % q.pending.size());
     }
 }
 
@@ -109,11 +113,12 @@ void simt_peer_store(void *to, const void *from, size_t n, bool release)
     if (release) simt_link_flush(device, false);
     queue &q = queues[device][owner];
     auto before = q.place.find(unit_of(to));
-    if (before != q.place.end()) arrive(q, device, before->second);
+    if (before != q.place.end()) arrive(q, device, owner, before->second);
     store s = {(char *)to, (uint8_t)n, release, ++sent[device], {}};
     memcpy(s.bytes, from, n);
     q.place[unit_of(to)] = q.pending.size();
     q.pending.push_back(s);
+    n_on_way[owner]++;
     n_event++;
 }
 
@@ -140,7 +145,7 @@ void simt_peer_fence(void)
 void simt_link_flush(int device, bool only_own)
 {
     for (int to = 0; to < SIMT_DEVICES_MAX; to++) {
-        if (!only_own || to == device) arrive_all(queues[device][to], device);
+        if (!only_own || to == device) arrive_all(device, to);
     }
 }
 
@@ -164,7 +169,7 @@ void simt_link_plain(const void *p, size_t n, bool write)
     const int device = simt_device();
     for (uintptr_t u = unit_of(p); u <= unit_of((const char *)p + n - 1); u++) {
         if (write) {
-            for (int source = 0; source < SIMT_DEVICES_MAX; source++) {
+            for (int source = 0; n_on_way[device] && source < SIMT_DEVICES_MAX; source++) {
                 if (source != device && queues[source][device].place.count(u))
                     fault("a write over what a peer's store is on its way to", p, device);
             }

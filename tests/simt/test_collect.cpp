@@ -28,7 +28,7 @@ enum { CALLS = 4 };
  * warps, and one beside one without values) */
 uint32_t hidden, rows_max;
 
-uint64_t n_seed = 2;
+uint64_t n_seed = 1;
 
 struct rank {
     struct backend *b;
