@@ -35,6 +35,7 @@ struct op_bench {
     void *drawn; /* device: what sample writes */
     double *us;  /* [n_repeat] */
     double bandwidth;
+    double linear_bytes; /* of a weight of a linear matrix; of packed ones with scales */
     bool with_trains;
 };
 
@@ -61,6 +62,13 @@ static fathom_err make_weights(struct op_bench *p, fathom_diag *d)
     const struct model_loading as_stored = {0};
     struct model_weights w;
     TRY(weights_generate(&w, &p->config, SEED, &p->place.parallel, d));
+    const struct tensor_view *gate = &w.layers[DENSE_LAYER].dense.gate;
+    p->linear_bytes = (double)dtype_size(gate->dtype);
+    if (gate->source) {
+        const double n = (double)gate->n_row * gate->n_col;
+        p->linear_bytes =
+            (double)weight_form_bytes(&gate->source->form, gate->n_row, gate->n_col) / n;
+    }
     fathom_err err = model_create(&p->m, p->b, &p->config, &w, &p->limits, &as_stored, d);
     weights_release(&w);
     if (err) return err;
@@ -400,17 +408,12 @@ static struct cost sum(struct cost a, struct cost b)
     return (struct cost){a.bytes + b.bytes, a.flop + b.flop};
 }
 
-static double linear_bytes(const struct op_bench *p)
-{
-    return p->config.quant == QUANT_FP8 ? 1 : 2;
-}
-
 static struct cost cost_front(const struct context *x)
 {
     const struct op_bench *p = x->p;
     const struct backend_config *c = &p->c;
     double t = x->batch.n_token;
-    double w = linear_bytes(p);
+    double w = p->linear_bytes;
     struct cost all = product(p, t, c->q_lora_rank + KV_ROW, c->hidden, w);
     all = sum(all, product(p, t, c->n_head * (c->nope_dim + KV_ROPE), c->q_lora_rank, w));
     all = sum(all, product(p, t, (double)c->n_head * KV_LATENT, c->nope_dim, w));
@@ -452,14 +455,14 @@ static struct cost cost_attend(const struct context *x)
 static struct cost cost_out(const struct context *x)
 {
     const struct backend_config *c = &x->p->c;
-    double t = x->batch.n_token, w = linear_bytes(x->p);
+    double t = x->batch.n_token, w = x->p->linear_bytes;
     struct cost value = product(x->p, t, (double)c->n_head * c->v_dim, KV_LATENT, w);
     return sum(value, product(x->p, t, c->hidden, (double)c->n_head * c->v_dim, w));
 }
 
 static struct cost cost_experts(const struct op_bench *p, double n_row, double n_hit, double inner)
 {
-    double w = linear_bytes(p), hidden = p->c.hidden;
+    double w = p->linear_bytes, hidden = p->c.hidden;
     return (struct cost){3 * hidden * inner * w * n_hit + n_row * hidden * 4,
                          6 * n_row * hidden * inner};
 }

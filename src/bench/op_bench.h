@@ -41,7 +41,7 @@ struct op_bench;
 
 /* op_bench_create - the two layers and a cache on a backend
  *
- *   config  of the whole model
+ *   config  of the whole model; weights are generated in the form that it says
  *   limits  max_token, max_request and max_context bound the shapes
  *   place   the rank whose part the layers are
  * Errors  as model_create. b is the bench's from now on, also after a failure. */

@@ -83,6 +83,7 @@ fathom_err cmd_bench_kernels(const struct invocation *v, fathom_diag *d)
     TRY(load_config(&config, v, d));
     TRY(model_config_check_quant(&config, d));
     engine_options(&o, s, v->model);
+    o.dummy = true; /* also where the model has weights: they are generated */
     if (o.max_num_seqs == 0) o.max_num_seqs = DECODES;
     if (o.max_model_len == 0) {
         o.max_model_len = config.max_position < LONG_CONTEXT ? config.max_position : LONG_CONTEXT;
@@ -102,7 +103,8 @@ fathom_err cmd_bench_kernels(const struct invocation *v, fathom_diag *d)
         options.flush_bytes = (size_t)64 << 20;
         options.measure_bytes = (size_t)256 << 20;
     }
-    TRY(op_bench_create(&p, b, &config, &settings.limits, &settings.place, &options, d));
+    const struct model_config stored = settings_stored(&settings, &config);
+    TRY(op_bench_create(&p, b, &stored, &settings.limits, &settings.place, &options, d));
     printf("# backend %s, %s; rank %u of %u; a copy moves %.1f GB/s\n", caps.name, caps.device,
            settings.place.parallel.tp.rank, settings.place.parallel.tp.size,
            op_bench_bandwidth(p) / 1e9);

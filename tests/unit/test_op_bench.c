@@ -1,5 +1,5 @@
-/* test_op_bench.c - every operator is timed once, with a cost, and shapes beyond the limits are
- * refused */
+/* test_op_bench.c - every operator is timed once, with a cost, which is less of packed weights, and
+ * shapes beyond the limits are refused */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,6 +27,7 @@ static int read_config(void **state)
 struct seen {
     uint32_t n;
     const char *names[16];
+    double ffn_bytes;
 };
 
 static void note(void *arg, const struct op_bench_row *row)
@@ -34,16 +35,17 @@ static void note(void *arg, const struct op_bench_row *row)
     struct seen *s = arg;
     assert_true(s->n < 16);
     s->names[s->n++] = row->op;
+    if (strcmp(row->op, "ffn") == 0) s->ffn_bytes = row->bytes;
     assert_true(row->us > 0 && row->bytes > 0 && row->floor_us > 0 && row->flop >= 0);
 }
 
-static struct op_bench *open_bench(uint32_t world)
+static struct op_bench *open_bench(uint32_t world, enum act_type act)
 {
     struct backend_config c;
     struct backend *b = NULL;
     struct op_bench *p = NULL;
     fathom_diag d = {{0}};
-    const struct model_limits limits = {.act = ACT_FP8,
+    const struct model_limits limits = {.act = act,
                                         .kv_type = KV_TYPE_FP8,
                                         .max_token = 32,
                                         .max_request = 4,
@@ -65,7 +67,7 @@ static void every_operator_is_timed(void **state)
 {
     (void)state;
     for (uint32_t world = 1; world <= 2; world++) {
-        struct op_bench *p = open_bench(world);
+        struct op_bench *p = open_bench(world, ACT_FP8);
         fathom_diag d = {{0}};
         struct seen s = {0};
         const struct op_bench_shape shapes[] = {{4, 100, false}, {2, 400, false}, {32, 300, true}};
@@ -82,10 +84,33 @@ static void every_operator_is_timed(void **state)
     }
 }
 
+/* Of a decode of one token of the pilot, in the form that the config names. */
+static double ffn_bytes(const char *quantization)
+{
+    const struct model_config whole = config;
+    fathom_diag d = {{0}};
+    struct seen s = {0};
+    model_config_set_quant(&config, quantization);
+    struct op_bench *p = open_bench(1, ACT_BF16);
+    const struct op_bench_shape shape = {1, 100, false};
+    if (op_bench_run(p, &shape, note, &s, &d)) fail_msg("%s", d.text);
+    op_bench_destroy(p);
+    config = whole;
+    return s.ffn_bytes;
+}
+
+static void packed_weights_have_their_own_bytes(void **state)
+{
+    (void)state;
+    const double of_codes = ffn_bytes("w8a8_int8"), packed = ffn_bytes("awq");
+    assert_true(packed > 0.5 * of_codes &&
+                packed < 0.65 * of_codes); /* scales and zeros are small */
+}
+
 static void shapes_beyond_the_limits_are_refused(void **state)
 {
     (void)state;
-    struct op_bench *p = open_bench(1);
+    struct op_bench *p = open_bench(1, ACT_FP8);
     struct seen s = {0};
     const struct op_bench_shape bad[] = {
         {0, 10, false}, {5, 10, false}, {33, 100, true}, {1, 401, false}, {20, 10, true}};
@@ -102,6 +127,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_operator_is_timed),
+        cmocka_unit_test(packed_weights_have_their_own_bytes),
         cmocka_unit_test(shapes_beyond_the_limits_are_refused),
     };
     return cmocka_run_group_tests(tests, read_config, NULL);
