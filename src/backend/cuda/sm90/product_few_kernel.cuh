@@ -65,11 +65,11 @@ static __device__ __forceinline__ void release(const struct few_block<N, G> &b, 
 
 /* k_part += the next K line's sum of int8, */
 template <int N, bool MAPPED, int G>
-static __device__ __forceinline__ void add_k_line(int (&k_part)[N / 2],
+static __device__ __forceinline__ void add_k_line(int (&k_part)[N / 2], const struct few_work &w,
                                                   const struct few_block<N, G> &b, uint32_t stage)
 {
-    const uint64_t weight = wgmma_operand(smem_address(b.stages[stage].w));
-    const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
+    const uint64_t weight = wgmma_operand(smem_address(weights_at(w, b, stage)));
+    const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
     if (MAPPED) async_proxy_fence();
     wgmma_fence();
     line_start<true>(k_part, weight, in);
@@ -80,12 +80,12 @@ static __device__ __forceinline__ void add_k_line(int (&k_part)[N / 2],
 
 /* or times its scales */
 template <int N, bool MAPPED, int G>
-static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2],
+static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2], const struct few_work &w,
                                                   const struct few_block<N, G> &b, uint32_t stage)
 {
     const uint32_t lane = threadIdx.x % WARP;
-    const uint64_t weight = wgmma_operand(smem_address(b.stages[stage].w));
-    const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
+    const uint64_t weight = wgmma_operand(smem_address(weights_at(w, b, stage)));
+    const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
     if (MAPPED) async_proxy_fence();
     typename std::conditional<G == FEW_INT8, int, float>::type c[N / 2];
     wgmma_fence();
@@ -109,22 +109,37 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2],
     }
 }
 
-/* The same of U4 weights, group by group. */
+/* What a lane has of a line of U4 weights: its words, where its rows are among scales, and where
+ * those of its columns begin. */
+struct u4_lane {
+    uint32_t words;
+    uint32_t row;
+    uint32_t pair;
+};
+
+static __device__ __forceinline__ struct u4_lane u4_lane_of(void)
+{
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    return {warp * 1024 + lane * 16, warp * 16 + lane / 4, lane % 4 * 2};
+}
+
+/* The same of U4 weights, group by group. Scales are there before the products begin: nothing that
+ * could branch is beside these. */
 template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const struct few_work &w,
-                                                   const struct few_block<N, G> &b, uint32_t stage)
+                                                   const struct few_block<N, G> &b, uint32_t stage,
+                                                   const struct u4_lane &lane)
 {
     enum { STEPS = 4 / G };
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const char *tile = (const char *)b.stages[stage].w;
-    const uint64_t in = wgmma_operand(smem_address(b.stages[stage].in));
-    const uint4 lo = *(const uint4 *)(tile + warp * 1024 + lane * 16);
-    const uint4 hi = *(const uint4 *)(tile + warp * 1024 + 512 + lane * 16);
+    const char *tile = (const char *)weights_at(w, b, stage);
+    const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
+    const uint4 lo = *(const uint4 *)(tile + lane.words);
+    const uint4 hi = *(const uint4 *)(tile + lane.words + 512);
     const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
     if (MAPPED) async_proxy_fence();
 #pragma unroll
     for (int i = 0; i < G; i++) {
-        const uint32_t at = (uint32_t)i * PACK4_ROWS + warp * 16 + lane / 4;
+        const uint32_t at = (uint32_t)i * PACK4_ROWS + lane.row;
         const uint32_t zero[2] = {u4_zero(w.u4, tile, at), u4_zero(w.u4, tile, at + 8)};
         const float s[2] = {u4_scale(w.u4, tile, at), u4_scale(w.u4, tile, at + 8)};
         uint32_t a[STEPS][4];
@@ -148,7 +163,7 @@ static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const
         float2 scale[N / 8]; /* of rows 8 j + 2 t and the next */
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
-            scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + 2 * (int)(lane % 4)];
+            scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + lane.pair];
         }
         wgmma_wait(c);
         if (i == G - 1) release(b, stage);
@@ -160,6 +175,79 @@ static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const
     }
 }
 
+/* ---- U4 weights that are turned ahead ---- */
+
+/* Those of plain products come before the inputs do. */
+template <int N, bool MAPPED, bool SPLIT, int G>
+static __host__ __device__ constexpr bool can_turn(void)
+{
+    return G > 0 && N <= 16 && SPLIT && !MAPPED;
+}
+
+/* Makes E4M3 codes of all of a block's weights, which arrive before its inputs do. */
+template <int N, int G>
+static __device__ __forceinline__ void turn_weights(const struct few_work &w,
+                                                    const struct few_block<N, G> &b)
+{
+    for (uint32_t i = 0; i < w.n_k_line / w.cluster_size; i++) {
+        wait_phase(&b.s->packed[i], 0);
+        u4_turn_in_place<G>(w.u4, weights_at(w, b, i));
+    }
+    async_proxy_fence();
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) mbarrier_arrive(smem_address(&b.s->turned));
+    wait_phase(&b.s->turned, 0);
+}
+
+/* k_part += a K line of them */
+template <int N, int G>
+static __device__ __forceinline__ void
+add_turned_line(float (&k_part)[N / 2], const struct few_work &w, const struct few_block<N, G> &b,
+                uint32_t stage, const struct u4_lane &lane)
+{
+    enum { STEPS = 4 / G };
+    const char *tile = u4_turned_tile(weights_at(w, b, stage));
+    const uint64_t weight = wgmma_operand(smem_address(weights_at(w, b, stage)));
+    const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        const uint32_t at = (uint32_t)i * PACK4_ROWS + lane.row;
+        const float s[2] = {u4_scale(w.u4, tile, at), u4_scale(w.u4, tile, at + 8)};
+        float c[N / 2];
+        wgmma_fence();
+        wgmma_e4m3_start(c, weight + 2 * i * STEPS, in + 2 * i * STEPS);
+#pragma unroll
+        for (int u = 1; u < STEPS; u++)
+            wgmma_e4m3_add(c, weight + 2 * (i * STEPS + u), in + 2 * (i * STEPS + u));
+        wgmma_commit();
+        float2 scale[N / 8];
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + lane.pair];
+        }
+        wgmma_wait(c);
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            const float of_row = j % 2 ? scale[j / 4].y : scale[j / 4].x;
+            k_part[j] = fmaf(c[j], s[j / 2 % 2] * of_row, k_part[j]);
+        }
+    }
+}
+
+/* k_part = the sum of a block's part of K */
+template <int N, int G>
+static __device__ __forceinline__ void
+sum_turned_part(float (&k_part)[N / 2], const struct few_work &w, const struct few_block<N, G> &b)
+{
+    const struct u4_lane lane = u4_lane_of();
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) k_part[j] = 0;
+    for (uint32_t i = 0; i < w.n_k_line / w.n_k_part; i++) {
+        wait_phase(&b.s->full[i], 0);
+        add_turned_line<N, G>(k_part, w, b, i, lane);
+    }
+}
+
 /* k_part = the sum of the next part of K */
 template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void
@@ -168,14 +256,15 @@ static __device__ __forceinline__ void
 {
     const uint32_t n_k_line = w.n_k_line / w.n_k_part;
     DCHECK(w.n_k_line % w.n_k_part == 0);
+    const struct u4_lane lane = u4_lane_of();
 #pragma unroll
     for (int j = 0; j < N / 2; j++) k_part[j] = 0;
     for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at, w.n_stage)) {
         wait_phase(&b.s->full[at.stage], at.parity);
         if constexpr (G <= 0) {
-            add_k_line<N, MAPPED, G>(k_part, b, at.stage);
+            add_k_line<N, MAPPED, G>(k_part, w, b, at.stage);
         } else {
-            add_u4_line<N, MAPPED, G>(k_part, w, b, at.stage);
+            add_u4_line<N, MAPPED, G>(k_part, w, b, at.stage, lane);
         }
     }
 }
@@ -341,7 +430,14 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                     mbarrier_arrive_expect(smem_address(&b.s->ready[n_item % 2]),
                                            sizeof(struct few_parts<N>));
                 }
-                sum_k_part<N, MAPPED, G>(sum, w, b, at);
+                if constexpr (can_turn<N, MAPPED, SPLIT, G>()) {
+                    if (w.turns)
+                        sum_turned_part<N, G>(sum, w, b);
+                    else
+                        sum_k_part<N, MAPPED, G>(sum, w, b, at);
+                } else {
+                    sum_k_part<N, MAPPED, G>(sum, w, b, at);
+                }
                 if (n_item) wait_phase(&b.s->read, (n_item - 1) % 2);
                 send_k_part<N, G>(w, b, n_item % 2, sum);
                 add_k_parts<N, G>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM);
@@ -359,7 +455,8 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
  * all parts, total take N / 2 a thread each. */
 template <int N, bool SPLIT, int G> constexpr uint32_t blocks_max(void)
 {
-    if (G > 0 && N == 16) return 5; /* codes of weights */
+    if (G > 0 && N == 8) return 6; /* codes of weights */
+    if (G > 0 && N == 16) return 5;
     if (G > 0 && N == 32) return 3;
     if (G > 0 && N == 64) return 2;
     return N == 8 && SPLIT ? 8 : N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
@@ -374,14 +471,16 @@ __global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT, G>())
     struct few_block<N, G> b;
     b.s = (struct few_shared<N> *)shared;
     b.parts = (struct few_parts<N> *)(b.s + 1);
-    b.stages = (struct few_stage<N, G> *)(b.parts + w.n_part);
+    b.stages = (uint8_t *)(b.parts + w.n_part);
     b.cluster_rank = SPLIT ? cluster_rank() : 0;
     if (threadIdx.x == CONSUMERS) {
         if (!MAPPED) tensor_map_prefetch(&w.in_map);
         for (uint32_t i = 0; i < w.n_stage; i++) {
             mbarrier_init(smem_address(&b.s->full[i]), 1 + WARP);
             mbarrier_init(smem_address(&b.s->empty[i]), CONSUMER_WARPS);
+            if (can_turn<N, MAPPED, SPLIT, G>()) mbarrier_init(smem_address(&b.s->packed[i]), 1);
         }
+        mbarrier_init(smem_address(&b.s->turned), CONSUMER_WARPS);
         for (int i = 0; i < 2; i++) {
             mbarrier_init(smem_address(&b.s->ready[i]), 1);
         }
@@ -396,6 +495,9 @@ __global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT, G>())
         produce<N, MAPPED, G>(w, b);
         if (SPLIT) cluster_wait();
     } else {
+        if constexpr (can_turn<N, MAPPED, SPLIT, G>()) {
+            if (w.turns) turn_weights<N, G>(w, b);
+        }
         dependency_wait();
         if (MAPPED) dependency_release(); /* launch.cuh */
         if (SPLIT) cluster_wait();        /* every block's barriers are there */
@@ -412,15 +514,18 @@ struct few_shape {
     uint32_t n_stage;
     uint32_t n_byte;
     uint32_t per_sm;
+    bool turns;
 };
 
-template <int N, int G> static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage)
+template <int N, int G>
+static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage, bool turns)
 {
     struct few_shape f = {};
     f.n_part = n_part;
     f.n_stage = n_stage;
+    f.turns = turns;
     f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
-                          n_stage * sizeof(struct few_stage<N, G>));
+                          n_stage * (weight_bytes<G>(turns) + N * K_LINE_BYTES));
     ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
     f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
                    n_part ? blocks_max<N, true, G>() : blocks_max<N, false, G>());
@@ -433,24 +538,28 @@ template <int N, int G> static struct few_shape walking_shape(uint32_t cluster_s
     const uint32_t n_part = cluster_size > 1 ? 2 : 0;
     for (uint32_t per_sm = 3; per_sm > 1; per_sm--) {
         for (uint32_t n = STAGES_MAX; n >= 4; n--) {
-            const struct few_shape f = shape_of<N, G>(n_part, n);
+            const struct few_shape f = shape_of<N, G>(n_part, n, false);
             if (f.per_sm >= per_sm) return f;
         }
     }
-    return shape_of<N, G>(n_part, 4);
+    return shape_of<N, G>(n_part, 4, false);
 }
 
 /* Blocks for one item each, if the device holds all of them at once with rings that are deep
  * enough; else n_byte is 0. */
 template <int N, int G>
 static struct few_shape single_shape(uint32_t cluster_size, uint32_t n_block, uint32_t n_k_line,
-                                     uint32_t n_sm)
+                                     uint32_t n_sm, bool may_turn)
 {
     const uint32_t n_part = cluster_size > 1 ? 1 : 0;
     const uint32_t least = cluster_size > 1 ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
+    if (may_turn && n_k_line <= STAGES_MAX) {
+        const struct few_shape f = shape_of<N, G>(n_part, n_k_line, true);
+        if (n_block <= f.per_sm * n_sm * 15 / 16) return f; /* clusters leave places empty */
+    }
     for (uint32_t n = min(n_k_line, (uint32_t)STAGES_MAX); n >= min(n_k_line, least); n--) {
-        const struct few_shape f = shape_of<N, G>(n_part, n);
-        if (n_block <= f.per_sm * n_sm * 15 / 16) return f; /* clusters leave some places empty */
+        const struct few_shape f = shape_of<N, G>(n_part, n, false);
+        if (n_block <= f.per_sm * n_sm * 15 / 16) return f;
     }
     return {};
 }
@@ -497,8 +606,9 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     const uint32_t run_k_lines = w.n_k_line / w.cluster_size * w.run_cols;
     uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
     if (!n_run) return cudaSuccess;
-    struct few_shape f =
-        single_shape<N, G>(w.cluster_size, n_run * w.cluster_size, run_k_lines, limits.n_sm);
+    const bool may_turn = w.cluster_size > 1 && can_turn<N, MAPPED, true, G>();
+    struct few_shape f = single_shape<N, G>(w.cluster_size, n_run * w.cluster_size, run_k_lines,
+                                            limits.n_sm, may_turn);
     if (!f.n_byte) {
         f = walking_shape<N, G>(w.cluster_size);
         for (uint32_t i = 0; i < FEW_K_PARTS; i++) {
@@ -507,6 +617,9 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
         }
     }
     w.n_stage = f.n_stage;
+    w.stage_bytes = weight_bytes<G>(f.turns) + N * K_LINE_BYTES;
+    w.in_at = weight_bytes<G>(f.turns);
+    w.turns = f.turns;
     w.n_part = f.n_part;
     if (!MAPPED) {
         cudaError_t e = make_map(&w.in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, N);

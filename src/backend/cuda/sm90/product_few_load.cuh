@@ -45,6 +45,8 @@ template <int N> struct alignas(ALIGN_BYTES) few_shared {
     float w_scale[STAGES_MAX];
     uint64_t full[STAGES_MAX];
     uint64_t empty[STAGES_MAX];
+    uint64_t packed[STAGES_MAX]; /* of weights that are turned ahead */
+    uint64_t turned;
     uint64_t ready[2];
     uint64_t read;
 };
@@ -55,13 +57,16 @@ template <int N> struct few_parts {
     float2 sum[UNITS * N / 8 * WARP];
 };
 
-template <int N, int G> struct few_stage {
-    static constexpr int W_BYTES = G > 0 ? PACK4_CODE_BYTES + G *PACK4_ROWS * 5 : BM *K_LINE_BYTES;
-    uint8_t w[(W_BYTES + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES];
-    uint8_t in[N * K_LINE_BYTES];
-    static_assert(sizeof w % ALIGN_BYTES == 0 && N * K_LINE_BYTES % ALIGN_BYTES == 0,
-                  "atoms of operands");
-};
+/* Bytes of a stage: weights, with scales and zeros of U4 ones, and behind them inputs. */
+template <int G> static __host__ __device__ constexpr uint32_t weight_bytes(bool turns)
+{
+    const uint32_t tail = G > 0 ? G * PACK4_ROWS * 5 : 0;
+    const uint32_t codes = G > 0 && !turns ? (uint32_t)PACK4_CODE_BYTES : BM * K_LINE_BYTES;
+    return (codes + tail + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
+}
+static_assert(BM * K_LINE_BYTES % ALIGN_BYTES == 0 && 8 * K_LINE_BYTES % ALIGN_BYTES == 0,
+              "atoms of operands");
+static_assert((int)U4_TURNED_BYTES == (int)BM * K_LINE_BYTES, "turned tiles are FP8's");
 
 struct few_work {
     CUtensorMap in_map; /* plain only */
@@ -71,6 +76,9 @@ struct few_work {
     uint32_t n_k_part;
     uint32_t cluster_size; /* blocks of a cluster: n_share or 1 */
     uint32_t n_stage;
+    uint32_t stage_bytes;
+    uint32_t in_at;  /* of a stage */
+    bool turns;      /* U4: a block's K lines are all in its ring and turned ahead */
     uint32_t n_part; /* 0: no cluster; 1: at most one item a cluster; 2 */
     uint32_t n_col_tile;
     uint32_t n_row_tile; /* plain */
@@ -81,9 +89,23 @@ struct few_work {
 template <int N, int G> struct few_block {
     struct few_shared<N> *s;
     struct few_parts<N> *parts;
-    struct few_stage<N, G> *stages;
+    uint8_t *stages;
     uint32_t cluster_rank;
 };
+
+template <int N, int G>
+static __device__ __forceinline__ uint8_t *
+weights_at(const struct few_work &w, const struct few_block<N, G> &b, uint32_t stage)
+{
+    return b.stages + stage * (G > 0 ? w.stage_bytes : weight_bytes<G>(false) + N * K_LINE_BYTES);
+}
+
+template <int N, int G>
+static __device__ __forceinline__ uint8_t *
+inputs_at(const struct few_work &w, const struct few_block<N, G> &b, uint32_t stage)
+{
+    return weights_at(w, b, stage) + (G > 0 ? w.in_at : weight_bytes<G>(false));
+}
 
 struct few_ring {
     uint32_t stage;
@@ -183,12 +205,21 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
                                                     const struct few_block<N, G> &b, uint32_t stage,
                                                     uint32_t k_line, uint32_t col, int expert)
 {
-    const uint32_t full = smem_address(&b.s->full[stage]), dst = smem_address(b.stages[stage].w);
+    const uint32_t full = smem_address(&b.s->full[stage]),
+                   dst = smem_address(weights_at(w, b, stage));
     const uint32_t tile_bytes = G > 0 ? w.a.pack.tile_bytes : (uint32_t)TILE_BYTES;
     const char *from = (const char *)w.a.w + (size_t)expert * w.a.w_stride;
     DCHECK(stage < w.n_stage && k_line < w.n_k_line && col < w.n_col_tile && expert >= 0);
+    const char *tile = from + ((size_t)col * w.n_k_line + k_line) * tile_bytes;
+    if (G > 0 && w.turns) {
+        const uint32_t packed = smem_address(&b.s->packed[stage]);
+        mbarrier_arrive_expect(packed, tile_bytes);
+        u4_load_to_turn(dst, tile, tile_bytes, packed);
+        mbarrier_arrive_expect(full, MAPPED ? 0 : N * K_LINE_BYTES);
+        return;
+    }
     mbarrier_arrive_expect(full, tile_bytes + (MAPPED ? 0 : N * K_LINE_BYTES));
-    bulk_load(dst, from + ((size_t)col * w.n_k_line + k_line) * tile_bytes, tile_bytes, full);
+    bulk_load(dst, tile, tile_bytes, full);
 }
 
 /* The inputs of one stage, by the whole warp. */
@@ -199,7 +230,8 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
                                                    const struct product_rows &rows, uint32_t col)
 {
     const int lane = (int)threadIdx.x % WARP;
-    const uint32_t full = smem_address(&b.s->full[stage]), in = smem_address(b.stages[stage].in);
+    const uint32_t full = smem_address(&b.s->full[stage]),
+                   in = smem_address(inputs_at(w, b, stage));
     if (lane == 0) {
         if (G == FEW_FP8 || G == FEW_INT8) {
             const float *scale = rows.w_scale + (size_t)(col * BM / SCALE_BLOCK) * w.a.scale_stride;

@@ -9,36 +9,36 @@
 #ifndef FATHOM_BACKEND_CUDA_SM90_U4_CUH
 #define FATHOM_BACKEND_CUDA_SM90_U4_CUH
 
+#include "backend/cuda/sm90/ptx90.cuh"
 #include "backend/cuda/unpack4.cuh"
 
 /* How a matrix's scales and zeros are read. */
 struct u4_form {
     uint32_t scale_bytes;
-    uint32_t shift;    /* of a scale's upper half but its sign, to where a float has it */
-    uint32_t low_mask; /* of its lower half, if it has one */
-    float factor;      /* then makes it 512 times the scale */
+    uint32_t scales_at; /* the upper half of the first */
+    uint32_t shift;     /* of that, with its sign above it, to where a float has it */
+    uint32_t mask;      /* of the float's upper half */
+    bool has_low;       /* a lower half as well, in front */
+    float factor;       /* then makes it 512 times the scale */
     uint32_t zeros_at;
-    uint32_t zero_mask; /* of a stored zero; 0: none is */
-    uint32_t zero;      /* then this one */
+    uint32_t zero_step; /* times a stored zero; 0: none is */
+    uint32_t zero_base; /* and this: what u4_codes takes */
 };
 
 /* u4_form_of - Needs p of U4: its scales are F32, F16 or BF16 */
 static __host__ __device__ inline struct u4_form u4_form_of(const struct pack4 &p)
 {
-    struct u4_form f = {2, 16, 0, 512.0f, 0, 0, PACK4_ZERO};
-    if (p.scale_type == DTYPE_F16) { /* its exponents are 112 less */
-        f.shift = 13;
-        f.factor = 0x1p121f;
-    }
-    if (p.scale_type == DTYPE_F32) {
-        f.scale_bytes = 4;
-        f.low_mask = 0xffffu;
-    }
-    if (p.has_zero) {
-        f.zeros_at = pack4_zeros_at(&p);
-        f.zero_mask = 0xffu;
-        f.zero = 0;
-    }
+    struct u4_form f = {};
+    const bool is_f16 = p.scale_type == DTYPE_F16; /* its exponents are 112 less */
+    f.has_low = p.scale_type == DTYPE_F32;
+    f.scale_bytes = f.has_low ? 4 : 2;
+    f.scales_at = PACK4_CODE_BYTES + f.scale_bytes - 2;
+    f.shift = is_f16 ? 13 : 16;
+    f.mask = is_f16 ? 0x8fffe000u : 0xffff0000u;
+    f.factor = is_f16 ? 0x1p121f : 512.0f;
+    f.zeros_at = p.has_zero ? pack4_zeros_at(&p) : 0;
+    f.zero_step = p.has_zero ? 0u - 0x01010101u : 0;
+    f.zero_base = 0x80808080u - (p.has_zero ? 0 : PACK4_ZERO * 0x01010101u);
     return f;
 }
 
@@ -47,10 +47,9 @@ static __host__ __device__ inline struct u4_form u4_form_of(const struct pack4 &
 static __device__ __forceinline__ float u4_scale(const struct u4_form &f, const char *tile,
                                                  uint32_t i)
 {
-    const char *at = tile + PACK4_CODE_BYTES + i * f.scale_bytes;
-    const uint32_t low = *(const uint16_t *)at;
-    const uint32_t high = *(const uint16_t *)(at + f.scale_bytes - 2);
-    const uint32_t bits = (high & 0x7fffu) << f.shift | (high & 0x8000u) << 16 | (low & f.low_mask);
+    const char *at = tile + f.scales_at + i * f.scale_bytes;
+    uint32_t bits = (uint32_t)(int32_t) * (const int16_t *)at << f.shift & f.mask;
+    if (f.has_low) bits |= *(const uint16_t *)(at - 2);
     return __uint_as_float(bits) * f.factor;
 }
 
@@ -58,8 +57,7 @@ static __device__ __forceinline__ float u4_scale(const struct u4_form &f, const 
 static __device__ __forceinline__ uint32_t u4_zero(const struct u4_form &f, const char *tile,
                                                    uint32_t i)
 {
-    const uint32_t stored = ((const uint8_t *)tile)[f.zeros_at + i];
-    return 0x80808080u - ((stored & f.zero_mask) + f.zero) * 0x01010101u;
+    return ((const uint8_t *)tile)[f.zeros_at + i] * f.zero_step + f.zero_base;
 }
 
 /* E4M3 codes of 2^-9 times (code - zero), of four bytes of codes. */
@@ -76,6 +74,65 @@ static __device__ __forceinline__ void u4_rows(uint32_t word, const uint32_t (&z
     const uint32_t low = 0x0f0f0f0fu;
     out[0] = u4_codes(word & low, zero[0]);
     out[1] = u4_codes(word >> 4 & low, zero[1]);
+}
+
+/* A warp's 16 rows of a tile as the tensor cores take them from shared memory (product.cuh), where
+ * `to` has its first: lane 4 g + t has the words of rows g and g + 8. */
+template <int G>
+static __device__ __forceinline__ void u4_turn_rows(const struct u4_form &f, const char *tile,
+                                                    const uint4 (&words)[2], uint8_t *to)
+{
+    const uint32_t lane = threadIdx.x % WARP, row = threadIdx.x / WARP % 4 * 16 + lane / 4;
+    const uint32_t word[8] = {words[0].x, words[0].y, words[0].z, words[0].w,
+                              words[1].x, words[1].y, words[1].z, words[1].w};
+    to += lane / 4 * PACK4_COLS + lane % 4 * 4;
+#pragma unroll
+    for (uint32_t i = 0; i < G; i++) {
+        const uint32_t at = i * PACK4_ROWS + row;
+        const uint32_t zero[2] = {u4_zero(f, tile, at), u4_zero(f, tile, at + 8)};
+#pragma unroll
+        for (uint32_t v = i * 8 / G; v < (i + 1) * 8 / G; v++) {
+            uint32_t codes[2];
+            u4_rows(word[v], zero, codes);
+            uint8_t *piece = to + (v ^ lane / 4) * 16;
+            *(uint32_t *)piece = codes[0];
+            *(uint32_t *)(piece + 8 * PACK4_COLS) = codes[1];
+        }
+    }
+}
+
+/* ---- tiles that are turned where they lie ---- */
+
+/* Room for a tile both ways: 2 KB a warp, in whose second half its packed rows arrive. Scales and
+ * zeros follow. A warp turns its own rows. */
+enum { U4_TURNED_BYTES = PACK4_ROWS * PACK4_COLS, U4_PACKED_AT = 1024 };
+
+/* Copies a tile there; the barrier expects its bytes. */
+static __device__ __forceinline__ void u4_load_to_turn(uint32_t to, const char *tile,
+                                                       uint32_t tile_bytes, uint32_t barrier)
+{
+    for (uint32_t i = 0; i < 4; i++)
+        bulk_load(to + i * 2048 + U4_PACKED_AT, tile + i * 1024, 1024, barrier);
+    bulk_load(to + U4_TURNED_BYTES, tile + PACK4_CODE_BYTES, tile_bytes - PACK4_CODE_BYTES,
+              barrier);
+}
+
+/* Where u4_scale finds that tile's scales. */
+static __device__ __forceinline__ const char *u4_turned_tile(const uint8_t *at)
+{
+    return (const char *)at + U4_TURNED_BYTES - PACK4_CODE_BYTES;
+}
+
+/* Turns this warp's rows; before they are multiplied all four warps meet. */
+template <int G>
+static __device__ __forceinline__ void u4_turn_in_place(const struct u4_form &f, uint8_t *at)
+{
+    const uint32_t lane = threadIdx.x % WARP;
+    uint8_t *rows = at + threadIdx.x / WARP % 4 * 2048;
+    const uint4 *from = (const uint4 *)(rows + U4_PACKED_AT) + lane;
+    const uint4 words[2] = {from[0], from[WARP]};
+    __syncwarp();
+    u4_turn_rows<G>(f, u4_turned_tile(at), words, rows);
 }
 
 #endif
