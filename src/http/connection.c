@@ -65,6 +65,7 @@ struct connection {
     struct buf body; /* a large one */
     size_t n_out_sent, n_body_sent;
     bool is_stream;
+    bool has_begun; /* of a stream: what goes with its head has been added to that */
     bool stream_ended;
     char remote[REMOTE_BYTES];
 };
@@ -141,8 +142,8 @@ static enum outcome send_buf(struct connection *c, struct buf *b, size_t *at, bo
     return DONE;
 }
 
-/* The next chunk of a stream; what cannot be sent at once is kept in `out`. */
-static enum outcome send_chunk(struct connection *c, bool *progress)
+/* The next chunk of a stream, in the thread's block. */
+static enum outcome take_chunk(struct connection *c, const char **bytes, size_t *n_byte)
 {
     char size[CHUNK_HEAD_BYTES];
     char *block = c->all->stream_block, *data = block + CHUNK_HEAD_BYTES;
@@ -154,16 +155,40 @@ static enum outcome send_chunk(struct connection *c, bool *progress)
     int n_head = c->is_1_0 ? 0 : snprintf(size, sizeof size, "%zx\r\n", n_data);
     memcpy(data - n_head, size, (size_t)n_head);
     memcpy(data + n_data, "\r\n", 2);
-    size_t n_all = (size_t)n_head + n_data + (c->is_1_0 ? 0 : 2);
-    ssize_t sent = n_all ? send_some(c, data - n_head, n_all, false) : 0;
+    *bytes = data - n_head;
+    *n_byte = (size_t)n_head + n_data + (c->is_1_0 ? 0 : 2);
+    return DONE;
+}
+
+/* What cannot be sent at once is kept in `out`. */
+static enum outcome send_chunk(struct connection *c, bool *progress)
+{
+    const char *bytes;
+    size_t n;
+    enum outcome o = take_chunk(c, &bytes, &n);
+    if (o != DONE) return o;
+    ssize_t sent = n ? send_some(c, bytes, n, false) : 0;
     if (sent < 0) return BROKEN;
     *progress |= sent > 0;
-    if ((size_t)sent == n_all) return DONE;
-    return buf_add(&c->out, data - n_head + sent, n_all - (size_t)sent) ? BROKEN : DONE;
+    if ((size_t)sent == n) return DONE;
+    return buf_add(&c->out, bytes + sent, n - (size_t)sent) ? BROKEN : DONE;
+}
+
+/* What there is of a stream goes with its head: one packet, and its reader is woken once. */
+static enum outcome begin_stream(struct connection *c)
+{
+    const char *bytes;
+    size_t n;
+    c->has_begun = true;
+    if (c->stream_ended) return DONE;
+    enum outcome o = take_chunk(c, &bytes, &n);
+    if (o == BROKEN) return BROKEN;
+    return o == DONE && buf_add(&c->out, bytes, n) ? BROKEN : DONE;
 }
 
 static enum outcome send_answer(struct connection *c, bool *progress)
 {
+    if (c->is_stream && !c->has_begun && begin_stream(c) == BROKEN) return BROKEN;
     for (;;) {
         enum outcome o = send_buf(c, &c->out, &c->n_out_sent, c->body.len > 0, progress);
         if (o == DONE) o = send_buf(c, &c->body, &c->n_body_sent, false, progress);
@@ -188,7 +213,7 @@ static void finish_answer(struct connection *c)
 {
     c->all->ops->end(c->x);
     c->x = NULL;
-    c->is_stream = c->stream_ended = c->blocked = false;
+    c->is_stream = c->has_begun = c->stream_ended = c->blocked = false;
     if (c->close) {
         start_closing(c);
         return;
@@ -597,7 +622,7 @@ void connection_wake(struct connection *c)
         all->n_mail++;
     }
     (void)pthread_mutex_unlock(&all->mail_lock);
-    if (!is_first) return;
+    if (!is_first || (all->has_thread && pthread_equal(all->thread, pthread_self()))) return;
     uint64_t one = 1;
     ssize_t n = write(all->wake_fd, &one, sizeof one);
     ASSERT(n == sizeof one || errno == EAGAIN);
@@ -624,12 +649,23 @@ static struct connection *next_mail(struct connections *all)
     return c;
 }
 
+void connections_runs_here(struct connections *all)
+{
+    all->thread = pthread_self();
+    all->has_thread = true;
+}
+
 static size_t count_mail(struct connections *all)
 {
     (void)pthread_mutex_lock(&all->mail_lock);
     size_t n = all->n_mail;
     (void)pthread_mutex_unlock(&all->mail_lock);
     return n;
+}
+
+bool connections_has_mail(const struct connections *all)
+{
+    return count_mail((struct connections *)(uintptr_t)all) > 0;
 }
 
 /* What comes meanwhile has its turn after a look at the sockets. */
@@ -709,6 +745,11 @@ fathom_err connection_open(struct connections *all, int fd, const char *remote)
     if (all->first) all->first->prev = c;
     all->first = c;
     return FATHOM_OK;
+}
+
+void *connection_guest(const struct connection *c)
+{
+    return c->all->guest;
 }
 
 const char *connection_remote(const struct connection *c)

@@ -74,6 +74,7 @@ enum { CONNECTION_BLOCK_BYTES = 65536, CONNECTION_STREAM_BYTES = 16384, REMOTE_B
 struct connections {
     const struct connection_ops *ops;
     void *arg;
+    void *guest; /* NULL: none */
     struct gate *gate;
     struct tls *tls; /* NULL: none */
     int epoll_fd;
@@ -84,6 +85,8 @@ struct connections {
     char date[48]; /* header line of the second date_s */
     int64_t date_s;
 
+    pthread_t thread; /* with has_thread: it looks for mail before it waits */
+    bool has_thread;
     pthread_mutex_t mail_lock;
     struct connection *mail, *last_mail; /* that have been woken; under mail_lock, as n_mail */
     size_t n_mail;
@@ -96,8 +99,13 @@ struct connections {
 fathom_err connections_init(struct connections *all);
 void connections_free(struct connections *all);
 
-/* connections_take_mail - those that were woken go on */
+/* connections_take_mail - those that were woken go on
+ * connections_has_mail - there are such
+ * connections_runs_here - this thread calls connections_has_mail before it waits: who is woken by
+ * it needs no event */
 void connections_take_mail(struct connections *all);
+bool connections_has_mail(const struct connections *all);
+void connections_runs_here(struct connections *all);
 
 /* connection_open - a socket that has been accepted, which is closed with the connection, or when
  * there is an error; remote is the client's address, "" for none
@@ -130,6 +138,7 @@ void connection_end(struct connection *c);
 void connection_wake(struct connection *c);
 void connection_shut(struct connection *c);
 
+void *connection_guest(const struct connection *c);        /* of its thread: loop.h */
 const char *connection_remote(const struct connection *c); /* "": none */
 bool connection_is_over_limit(const struct connection *c);
 bool connection_client_is_known(const struct connection *c); /* tls_client_is_known */

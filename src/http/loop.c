@@ -36,6 +36,7 @@ enum {
 struct loop_thread {
     struct loop *loop;
     struct connections connections;
+    const struct loop_guest *guest; /* NULL: none */
     pthread_t thread;
     bool started;
     bool listens;
@@ -139,13 +140,15 @@ static void sweep(struct loop_thread *self)
 /* Gives a turn to all but those who send bodies; returns how many these are, whose events are then
  * at the beginning. */
 static uint32_t take_events(struct loop_thread *self, struct epoll_event *events, int n,
-                            bool *comes)
+                            bool *comes, bool *has_guest)
 {
     uint32_t n_body = 0;
     for (int i = 0; i < n; i++) {
         void *who = events[i].data.ptr;
         if (who == self) {
             *comes = true;
+        } else if (who == self->guest) {
+            *has_guest = true;
         } else if (who != &self->connections) {
             if (connection_sends_body(who)) {
                 events[n_body++] = events[i];
@@ -168,20 +171,29 @@ static void take_bodies(struct loop_thread *self, const struct epoll_event *even
     self->next_body += n;
 }
 
+static int wait_ms(const struct loop_thread *self)
+{
+    int ms = self->listens ? TICK_MS : PAUSE_MS;
+    if (connections_has_mail(&self->connections)) return 0;
+    int guest_ms = self->guest ? self->guest->wait_ms(self->guest->arg) : ms;
+    return guest_ms < ms ? guest_ms : ms;
+}
+
 static void *thread_main(void *arg)
 {
     struct loop_thread *self = arg;
     struct loop *l = self->loop;
     struct epoll_event events[EVENTS];
     os_name_thread(l->setup.name);
+    connections_runs_here(&self->connections);
     listen_again(self);
     while (!atomic_load(&l->ending)) {
-        bool was_listening = self->listens, comes = false;
-        int n = epoll_wait(self->connections.epoll_fd, events, EVENTS,
-                           was_listening ? TICK_MS : PAUSE_MS);
-        uint32_t n_body = take_events(self, events, n, &comes);
+        bool was_listening = self->listens, comes = false, has_guest = false;
+        int n = epoll_wait(self->connections.epoll_fd, events, EVENTS, wait_ms(self));
+        uint32_t n_body = take_events(self, events, n, &comes, &has_guest);
         if (comes) accept_some(self);
         take_bodies(self, events, n_body); /* before the mail, which may end one of them */
+        if (self->guest) self->guest->run(self->guest->arg, has_guest);
         connections_take_mail(&self->connections);
         if (!was_listening) listen_again(self);
         sweep(self);
@@ -206,6 +218,14 @@ static fathom_err start_thread(struct loop *l, struct loop_thread *self, fathom_
     if (all->epoll_fd < 0 || all->wake_fd < 0 ||
         epoll_ctl(all->epoll_fd, EPOLL_CTL_ADD, all->wake_fd, &e) != 0) {
         FAIL(d, FATHOM_EIO, "no handle to wait for connections with: %s", strerror(errno));
+    }
+    if (l->setup.guests) {
+        self->guest = &l->setup.guests[self - l->threads];
+        all->guest = self->guest->arg;
+        e.data.ptr = (void *)(uintptr_t)self->guest;
+        if (epoll_ctl(all->epoll_fd, EPOLL_CTL_ADD, self->guest->fd, &e) != 0) {
+            FAIL(d, FATHOM_EIO, "what an HTTP thread also does cannot be waited for");
+        }
     }
     self->started = pthread_create(&self->thread, NULL, thread_main, self) == 0;
     if (!self->started) FAIL(d, FATHOM_EIO, "an HTTP thread cannot be started");

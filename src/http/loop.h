@@ -11,12 +11,23 @@
 
 struct loop;
 
+/* What else a thread does, when `fd` can be read, or at latest after wait_ms: it may wake the
+ * thread's connections, and their calls may give it something to do, which is done before the
+ * thread waits. */
+struct loop_guest {
+    int fd;
+    void *arg;                       /* connection_guest */
+    int (*wait_ms)(const void *arg); /* 0: at once */
+    void (*run)(void *arg, bool has_events);
+};
+
 struct loop_setup {
     const char *name; /* of the threads; at most 15 characters */
     uint32_t n_thread;
     int listen_fd; /* borrowed, does not block */
     struct gate *gate;
-    struct tls *tls; /* NULL: none */
+    struct tls *tls;                 /* NULL: none */
+    const struct loop_guest *guests; /* [n_thread]; NULL: none */
     const struct connection_ops *ops;
     void *arg;
 };

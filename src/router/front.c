@@ -270,7 +270,9 @@ static fathom_err make_relay(struct exchange *x, const struct head *h)
     add_path(&target, h->path);
     if (h->query[0]) (void)buf_printf(&target, "?%s", h->query);
     fathom_err err = buf_status(&target);
-    if (!err) err = relay_create(&x->relay, x->all->relays, h->method, buf_str(&target), &client);
+    if (!err)
+        err = relay_create(&x->relay, x->all->relays, connection_guest(x->connection), h->method,
+                           buf_str(&target), &client);
     buf_free(&target);
     TRY(err);
     x->relay->body.limit = LIMIT_HTTP_BODY_BYTES;

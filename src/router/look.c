@@ -88,7 +88,7 @@ static void take_end(void *arg, bool ok, const char *cause)
     pool_note_load(l->all->pool, (uint32_t)(l - l->all->places), l->generation, &load);
 }
 
-static const struct upstream_ops ops = {take_head, take_body, take_end};
+static const struct upstream_ops ops = {.head = take_head, .body = take_body, .end = take_end};
 
 fathom_err looks_create(struct looks **out, struct pool *pool, const char *key)
 {

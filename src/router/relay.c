@@ -20,8 +20,8 @@ static void ask_both(struct relay *r);
 
 /* ---- life ---------------------------------------------------------------------------------- */
 
-fathom_err relay_create(struct relay **out, struct relays *all, const char *method,
-                        const char *target, const struct relay_client *client)
+fathom_err relay_create(struct relay **out, struct relays *all, struct upstream *upstream,
+                        const char *method, const char *target, const struct relay_client *client)
 {
     struct relay *r = mem_calloc(1, sizeof *r);
     *out = NULL;
@@ -32,6 +32,7 @@ fathom_err relay_create(struct relay **out, struct relays *all, const char *meth
         return FATHOM_ENOMEM;
     }
     r->all = all;
+    r->upstream = upstream;
     r->client = *client;
     r->attached = true;
     r->start_us = clock_now_us();
@@ -118,7 +119,7 @@ static void break_stream(struct relay *r, const char *cause)
     wake(r);
 }
 
-/* ---- the server's side: on the upstream's thread -------------------------------------------- */
+/* ---- the server's side: within upstream_run ------------------------------------------------ */
 
 static const char *find_field(const struct buf *fields, const char *name)
 {
@@ -294,7 +295,17 @@ static void take_end(void *arg, bool ok, const char *cause)
     release(r);
 }
 
-static const struct upstream_ops ops = {take_head, take_body, take_end};
+/* What is noted of the prompt costs more than the choice, and nobody waits for it now. */
+static void take_begun(void *arg)
+{
+    struct relay *r = arg;
+    const struct pool_request q = {.keys = r->keys, .n_key = r->n_key};
+    lock(r);
+    if (r->call) pool_note_sent(r->all->pool, &q, &r->lease);
+    unlock(r);
+}
+
+static const struct upstream_ops ops = {take_begun, take_head, take_body, take_end};
 
 /* ---- the side of the server that prefills --------------------------------------------------- */
 
@@ -353,8 +364,17 @@ static void take_prefill_end(void *arg, bool ok, const char *cause)
     release(r);
 }
 
-static const struct upstream_ops prefill_ops = {take_prefill_head, take_prefill_body,
-                                                take_prefill_end};
+static void take_prefill_begun(void *arg)
+{
+    struct relay *r = arg;
+    const struct pool_request q = {.keys = r->keys, .n_key = r->n_key};
+    lock(r);
+    if (r->prefill.call) pool_note_sent(r->all->pool, &q, &r->prefill.lease);
+    unlock(r);
+}
+
+static const struct upstream_ops prefill_ops = {take_prefill_begun, take_prefill_head,
+                                                take_prefill_body, take_prefill_end};
 
 /* ---- asking -------------------------------------------------------------------------------- */
 
@@ -424,7 +444,7 @@ static fathom_err send_to(struct relay *r, const char *server, const struct buf 
                                        .ops = o,
                                        .arg = r};
     atomic_fetch_add(&r->n_ref, 1); /* the call's */
-    if (!err) err = upstream_send(r->all->upstream, &q, out);
+    if (!err) err = upstream_send(r->upstream, &q, out);
     buf_free(&url);
     buf_free(&fields);
     if (err) atomic_fetch_sub(&r->n_ref, 1);
@@ -480,10 +500,7 @@ static void ask(struct relay *r, const char *why_not)
         end_unserved(r, why_not);
         return;
     }
-    if (send(r) == FATHOM_OK) {
-        pool_note_sent(r->all->pool, &q, &r->lease);
-        return;
-    }
+    if (send(r) == FATHOM_OK) return;
     pool_give(r->all->pool, &r->lease, POOL_LEFT, clock_now_us());
     if (r->state == RELAY_RESUMING) {
         break_stream(r, "the router is out of memory");
@@ -524,9 +541,6 @@ static void ask_both(struct relay *r)
     r->asks_anew = false;
     begin_prefill(r);
     ask(r, "");
-    if (!r->prefill.call) return;
-    const struct pool_request q = {.keys = r->keys, .n_key = r->n_key};
-    pool_note_sent(r->all->pool, &q, &r->prefill.lease);
 }
 
 /* The keys of the prompt, and whether the stream could go on elsewhere. */

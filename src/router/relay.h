@@ -42,7 +42,6 @@
 /* What relays share. */
 struct relays {
     struct pool *pool;
-    struct upstream *upstream;
     struct pool_secret secret;
     uint32_t max_moves;             /* of a stream to another server */
     atomic_uint_fast64_t n_prefill; /* prompts that another server has computed */
@@ -60,6 +59,7 @@ struct relay_client {
 
 struct relay {
     struct relays *all;
+    struct upstream *upstream; /* of the connection's thread */
     atomic_uint n_ref;
     char method[16];
     char *target;      /* path and query */
@@ -110,9 +110,10 @@ enum { RELAY_OUT_BYTES = 1 << 20, RELAY_WHOLE_BYTES = 256 << 20 };
 
 /* relay_create - for a request whose head has come; the client holds it. ENOMEM.
  *
- *   target  path and query, copied */
-fathom_err relay_create(struct relay **out, struct relays *all, const char *method,
-                        const char *target, const struct relay_client *client);
+ *   upstream  that the connection's thread runs
+ *   target    path and query, copied */
+fathom_err relay_create(struct relay **out, struct relays *all, struct upstream *upstream,
+                        const char *method, const char *target, const struct relay_client *client);
 
 /* relay_ask - the body is whole: choose a server and send it there. From here on the client is
  * woken when there is something to take. */

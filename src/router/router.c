@@ -33,7 +33,8 @@ struct router {
     struct router_options o;
     struct pool *pool;
     struct looks *looks;
-    struct upstream *upstream;
+    struct upstream **upstreams; /* [n_http_thread], as the guests of these */
+    struct loop_guest *guests;
     struct relays relays;
     struct front front;
     struct gate *gate;
@@ -71,6 +72,37 @@ static fathom_err open_pool(struct router *r, fathom_diag *d)
     return looks_create(&r->looks, r->pool, r->o.server_key);
 }
 
+static int wait_ms(const void *arg)
+{
+    return upstream_wait_ms(arg);
+}
+
+static void run(void *arg, bool has_events)
+{
+    upstream_run(arg, has_events);
+}
+
+static fathom_err open_upstreams(struct router *r, fathom_diag *d)
+{
+    struct upstream_setup setup = {.tick_ms = r->o.look_ms,
+                                   .tick = tick,
+                                   .arg = r->looks,
+                                   .insecure = r->o.insecure,
+                                   .connect_timeout_ms = CONNECT_MS};
+    r->upstreams = mem_calloc(r->o.n_http_thread, sizeof(struct upstream *));
+    r->guests = mem_calloc(r->o.n_http_thread, sizeof *r->guests);
+    if (!r->upstreams || !r->guests) return FATHOM_ENOMEM;
+    for (uint32_t i = 0; i < r->o.n_http_thread; i++) {
+        if (i > 0) setup.tick = NULL;
+        TRY(upstream_open(&r->upstreams[i], &setup, d));
+        r->guests[i] = (struct loop_guest){.fd = upstream_fd(r->upstreams[i]),
+                                           .arg = r->upstreams[i],
+                                           .wait_ms = wait_ms,
+                                           .run = run};
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err open_port(struct router *r, fathom_diag *d)
 {
     const struct gate_limits limits = {.max_connections = r->o.max_connections,
@@ -86,6 +118,7 @@ static fathom_err open_port(struct router *r, fathom_diag *d)
                                      .listen_fd = r->listen_fd,
                                      .gate = r->gate,
                                      .tls = r->tls,
+                                     .guests = r->guests,
                                      .ops = &front_ops,
                                      .arg = &r->front};
     return loop_open(&r->loop, &setup, d);
@@ -97,14 +130,8 @@ static fathom_err open_all(struct router *r, fathom_diag *d)
     TRY(listen_bind_tcp(r->o.host, r->o.port, &r->listen_fd, &r->port, d));
     TRY(open_pool(r, d));
     raise_file_limit(&r->o);
-    const struct upstream_setup setup = {.tick_ms = r->o.look_ms,
-                                         .tick = tick,
-                                         .arg = r->looks,
-                                         .insecure = r->o.insecure,
-                                         .connect_timeout_ms = CONNECT_MS};
-    TRY(upstream_open(&r->upstream, &setup, d));
+    TRY(open_upstreams(r, d));
     r->relays.pool = r->pool;
-    r->relays.upstream = r->upstream;
     r->relays.secret = r->o.secret;
     r->relays.max_moves = r->o.max_moves;
     r->front.relays = &r->relays;
@@ -156,7 +183,11 @@ void router_close(struct router *r)
 {
     if (!r) return;
     loop_close(r->loop);
-    upstream_close(r->upstream);
+    for (uint32_t i = 0; r->upstreams && i < r->o.n_http_thread; i++) {
+        upstream_close(r->upstreams[i]);
+    }
+    mem_free(r->upstreams);
+    mem_free(r->guests);
     looks_destroy(r->looks);
     pool_destroy(r->pool);
     gate_destroy(r->gate);

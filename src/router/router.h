@@ -1,7 +1,8 @@
 /* router.h - many servers behind one address
  *
- *   HTTP threads         read requests, choose their servers, write what comes back
- *   the upstream's       speaks to all servers, looks at them, moves streams (relay.h)
+ * All is done by the HTTP threads: each reads requests, chooses their servers, speaks to these,
+ * writes what comes back and moves streams (relay.h). So a token passes through one thread, which
+ * is woken once. The first one looks at the servers too.
  *
  * The folder from the ground up: request_view.h looks at a body, prefix_table.h remembers what was
  * sent where, choice.h chooses, pool.h knows the servers, upstream.h speaks to them,

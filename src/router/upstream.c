@@ -1,83 +1,103 @@
-/* upstream.c - the thread and its transfers
+/* upstream.c - connections and the calls on them
  *
- * Invariants: a call is in the mail at most once, under the lock; `easy` is in the multi handle
- * from the taking of START to the end; a call's memory goes with its end and its last mail. */
+ * libcurl makes a connection: names, TLS, time-outs. Each is made by a multi handle of its own,
+ * which has no other to tidy up. What goes over a connection is written and read here: that costs
+ * less (docs/router.md).
+ *
+ * States of a link
+ *
+ *   MAKING --libcurl has connected--> BUSY --its answer is whole--> IDLE --the next call--> BUSY
+ *      +--- it cannot --> gone          +--- anything else --> gone  +--- closed, too old --> gone
+ *
+ * Invariants: a call is in the mail at most once; a call that has begun has a link
+ * to its end, and a link that is not IDLE a call; a call's memory goes with its end and its last
+ * mail. A link that served a call before may be closed just as the next one comes: then that one
+ * gets a new link, once, if nothing of its answer had come. */
 #include "router/upstream.h"
 
 #include <curl/curl.h>
 #include <errno.h>
-#include <pthread.h>
-#include <stdatomic.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
-#include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "router/reply.h"
 
-enum { EVENTS = 256, KEEP_IDLE_S = 10, KEEP_INTERVAL_S = 5, IDLE_CONNECTIONS = 256 };
+enum { EVENTS = 256, KEEP_IDLE_S = 10, KEEP_INTERVAL_S = 5 };
+enum { IDLE_LINKS = 256, IDLE_US = 100000000, BLOCK_BYTES = 65536, LINK_SOCKETS = 8 };
 enum { MAIL_START = 1, MAIL_CANCEL = 2, MAIL_GO_ON = 4 };
 
 static const uint64_t never_us = UINT64_MAX;
 
+/* A connection to a server. */
+struct link {
+    struct upstream *u;
+    struct link *next, *prev;   /* of those that are made; of the idle, the one used last first */
+    struct upstream_call *call; /* NULL: idle */
+    CURLM *multi;               /* while it is made, and with TLS to its end; then NULL */
+    CURL *easy;                 /* likewise */
+    uint64_t due_us;            /* when libcurl wants to be called; never_us: not */
+    int sockets[LINK_SOCKETS];  /* that it waits for, of which there may be two families' */
+    uint32_t n_socket;
+    int fd; /* -1: it is being made */
+    bool is_tls;
+    uint32_t events; /* that epoll looks for; 0: it is not there */
+    uint64_t idle_us;
+    char *origin; /* "http://host:port" */
+    char cause[CURL_ERROR_SIZE];
+};
+
 struct upstream_call {
     struct upstream *u;
-    struct upstream_call *next, *prev; /* of those in the multi handle */
-    CURL *easy;
-    struct curl_slist *headers;
+    struct upstream_call *next, *prev; /* of those that have begun */
+    struct link *link;
+    char *origin;
+    struct buf head; /* of the request */
+    const char *body;
+    size_t n_body;
+    size_t n_sent; /* of both */
+    bool may_retry;
+    bool is_late; /* UPSTREAM_LATER: `held` is offered again, then `rest` is read */
+    struct buf held, rest;
+    struct reply_reader reply;
+    uint64_t end_us;
     const struct upstream_ops *ops;
     void *arg;
-    struct buf fields; /* of the answer, until its head is whole */
-    bool has_head;
-    bool stopped; /* UPSTREAM_STOP, or cancelled */
-    char cause[CURL_ERROR_SIZE];
-    /* under the lock */
     unsigned mail;
     struct upstream_call *next_mail;
 };
 
 struct upstream {
     struct upstream_setup setup;
-    CURLM *multi;
+    CURLSH *share; /* of names and sessions */
     int epoll_fd;
-    int wake_fd;
-    pthread_t thread;
-    bool started;
-    atomic_bool ending;
-    uint64_t curl_due_us; /* when libcurl wants to be called; never_us: not */
     uint64_t tick_due_us;
     struct upstream_call *first;
-
-    pthread_mutex_t lock;
+    struct link *making;
+    struct link *idle, *last_idle;
+    uint32_t n_idle;
+    char *block; /* [BLOCK_BYTES] */
     struct upstream_call *mail, *last_mail;
 };
 
-/* ---- mail ---------------------------------------------------------------------------------- */
-
-static void wake(struct upstream *u)
-{
-    uint64_t one = 1;
-    if (write(u->wake_fd, &one, sizeof one) != sizeof one) LOG_DEBUG("router", "no wake");
-}
+/* ---- mail ------------------------------------------------------------------------------------ */
 
 static void post(struct upstream_call *c, unsigned what)
 {
     struct upstream *u = c->u;
-    (void)pthread_mutex_lock(&u->lock);
-    bool first = u->mail == NULL;
     if (!c->mail) {
         c->next_mail = NULL;
         *(u->mail ? &u->last_mail->next_mail : &u->mail) = c;
         u->last_mail = c;
     }
     c->mail |= what;
-    (void)pthread_mutex_unlock(&u->lock);
-    if (first) wake(u);
 }
 
 void upstream_cancel(struct upstream_call *c)
@@ -90,98 +110,222 @@ void upstream_go_on(struct upstream_call *c)
     post(c, MAIL_GO_ON);
 }
 
-/* ---- a transfer ---------------------------------------------------------------------------- */
+/* ---- links ----------------------------------------------------------------------------------- */
 
-static void free_call(struct upstream_call *c)
+static void watch(struct link *l, uint32_t events)
 {
-    curl_easy_cleanup(c->easy);
-    curl_slist_free_all(c->headers);
-    buf_free(&c->fields);
-    mem_free(c);
+    struct epoll_event e = {.events = events, .data.ptr = l};
+    if (events == l->events) return;
+    int what = l->events == 0 ? EPOLL_CTL_ADD : events == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD;
+    (void)epoll_ctl(l->u->epoll_fd, what, l->fd, &e);
+    l->events = events;
 }
 
-/* The head ends with an empty line; one of 1xx is not the answer's. */
-static size_t take_field(char *bytes, size_t one, size_t n, void *arg)
+static void take_from_idle(struct link *l)
 {
-    struct upstream_call *c = arg;
-    long status = 0;
-    (void)one;
-    if (n >= 5 && memcmp(bytes, "HTTP/", 5) == 0) {
-        buf_clear(&c->fields);
-        return n;
-    }
-    if (n > 2 || bytes[0] != '\r') return buf_add(&c->fields, bytes, n) ? 0 : n;
-    (void)curl_easy_getinfo(c->easy, CURLINFO_RESPONSE_CODE, &status);
-    if (status < 200 || c->has_head) return n;
-    c->has_head = true;
-    if (!c->stopped) c->ops->head(c->arg, (int)status, &c->fields);
-    return n;
+    struct upstream *u = l->u;
+    *(l->prev ? &l->prev->next : &u->idle) = l->next;
+    *(l->next ? &l->next->prev : &u->last_idle) = l->prev;
+    l->next = l->prev = NULL;
+    u->n_idle--;
 }
 
-static size_t take_bytes(char *bytes, size_t one, size_t n, void *arg)
+static void end_making(struct link *l)
 {
-    struct upstream_call *c = arg;
-    (void)one;
-    if (c->stopped) return 0;
-    switch (c->ops->body(c->arg, bytes, n)) {
-    case UPSTREAM_TAKEN: return n;
-    case UPSTREAM_LATER: return CURL_WRITEFUNC_PAUSE;
-    case UPSTREAM_STOP: break;
+    *(l->prev ? &l->prev->next : &l->u->making) = l->next;
+    if (l->next) l->next->prev = l->prev;
+    l->next = l->prev = NULL;
+    l->due_us = never_us;
+}
+
+static void end_curl(struct link *l)
+{
+    if (l->easy && l->multi) (void)curl_multi_remove_handle(l->multi, l->easy);
+    curl_easy_cleanup(l->easy);
+    if (l->multi) (void)curl_multi_cleanup(l->multi);
+    l->easy = NULL;
+    l->multi = NULL;
+}
+
+/* Of one that is not idle. */
+static void free_link(struct link *l)
+{
+    ASSERT(!l->call);
+    if (l->fd < 0) {
+        end_making(l);
+    } else {
+        watch(l, 0);
+        if (!l->is_tls) (void)close(l->fd);
     }
-    c->stopped = true;
+    end_curl(l);
+    mem_free(l->origin);
+    mem_free(l);
+}
+
+static void drop_idle(struct link *l)
+{
+    take_from_idle(l);
+    free_link(l);
+}
+
+static void park(struct link *l)
+{
+    struct upstream *u = l->u;
+    l->idle_us = clock_now_us();
+    l->next = u->idle;
+    *(u->idle ? &u->idle->prev : &u->last_idle) = l;
+    u->idle = l;
+    u->n_idle++;
+    watch(l, EPOLLIN | EPOLLRDHUP);
+}
+
+static struct link *find_idle(const struct upstream *u, const char *origin)
+{
+    struct link *l = u->idle;
+    while (l && strcmp(l->origin, origin) != 0) l = l->next;
+    return l;
+}
+
+/* libcurl's CURL_POLL_ bits for epoll; a socket is watched until it says CURL_POLL_REMOVE. */
+static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
+{
+    struct link *l = arg;
+    struct epoll_event e = {.data.ptr = l};
+    uint32_t i = 0;
+    (void)easy;
+    (void)known;
+    while (i < l->n_socket && l->sockets[i] != fd) i++;
+    if (what == CURL_POLL_REMOVE) {
+        (void)epoll_ctl(l->u->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
+        if (i < l->n_socket) l->sockets[i] = l->sockets[--l->n_socket];
+        return 0;
+    }
+    if (what & CURL_POLL_IN) e.events |= EPOLLIN;
+    if (what & CURL_POLL_OUT) e.events |= EPOLLOUT;
+    bool is_new = i == l->n_socket;
+    if (is_new && l->n_socket == LINK_SOCKETS) return 0; /* the connection's time-out ends it */
+    if (is_new) l->sockets[l->n_socket++] = fd;
+    (void)epoll_ctl(l->u->epoll_fd, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &e);
     return 0;
 }
 
-static bool add_fields(struct upstream_call *c, const char *fields)
+static int set_timer(CURLM *multi, long ms, void *arg)
 {
-    struct buf line = {0};
-    bool ok = true;
-    while (ok && *fields) {
-        size_t n = strcspn(fields, "\r\n");
-        buf_clear(&line);
-        ok = buf_add(&line, fields, n) == FATHOM_OK;
-        struct curl_slist *longer = ok ? curl_slist_append(c->headers, buf_str(&line)) : NULL;
-        ok = longer != NULL;
-        if (ok) c->headers = longer;
-        fields += n + strspn(fields + n, "\r\n");
-    }
-    buf_free(&line);
-    return ok;
+    struct link *l = arg;
+    (void)multi;
+    l->due_us = ms < 0 ? never_us : clock_now_us() + (uint64_t)ms * 1000;
+    return 0;
 }
 
-static bool set_up(struct upstream_call *c, const struct upstream_request *r)
+static bool set_up(struct link *l)
 {
-    const struct upstream_setup *s = &c->u->setup;
-    bool is_get = strcmp(r->method, "GET") == 0;
-    CURL *easy = c->easy = curl_easy_init();
-    if (!easy || !add_fields(c, r->fields) || !add_fields(c, "Expect:")) return false;
-    if (curl_easy_setopt(easy, CURLOPT_URL, r->url) != CURLE_OK) return false;
-    (void)curl_easy_setopt(easy, CURLOPT_PRIVATE, c);
-    (void)curl_easy_setopt(easy, CURLOPT_HTTPHEADER, c->headers);
+    const struct upstream_setup *s = &l->u->setup;
+    CURL *easy = l->easy;
+    if (curl_easy_setopt(easy, CURLOPT_URL, l->origin) != CURLE_OK) return false;
+    (void)curl_easy_setopt(easy, CURLOPT_SHARE, l->u->share);
+    (void)curl_easy_setopt(easy, CURLOPT_CONNECT_ONLY, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     (void)curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    (void)curl_easy_setopt(easy, CURLOPT_PATH_AS_IS, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_PROXY, "");
     (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, (long)KEEP_IDLE_S);
     (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, (long)KEEP_INTERVAL_S);
     (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)s->connect_timeout_ms);
-    (void)curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, (long)r->timeout_ms);
     (void)curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, s->insecure ? 0L : 1L);
     (void)curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, s->insecure ? 0L : 2L);
-    (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, c->cause);
-    (void)curl_easy_setopt(easy, CURLOPT_HEADERFUNCTION, take_field);
-    (void)curl_easy_setopt(easy, CURLOPT_HEADERDATA, c);
-    (void)curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
-    (void)curl_easy_setopt(easy, CURLOPT_WRITEDATA, c);
-    if (strcmp(r->method, "HEAD") == 0) (void)curl_easy_setopt(easy, CURLOPT_NOBODY, 1L);
-    if (!is_get || r->n_body > 0) {
-        (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDS, r->n_body ? r->body : "");
-        (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)r->n_body);
-        (void)curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, r->method);
+    (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, l->cause);
+    (void)curl_multi_setopt(l->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
+    (void)curl_multi_setopt(l->multi, CURLMOPT_SOCKETDATA, l);
+    (void)curl_multi_setopt(l->multi, CURLMOPT_TIMERFUNCTION, set_timer);
+    (void)curl_multi_setopt(l->multi, CURLMOPT_TIMERDATA, l);
+    return curl_multi_add_handle(l->multi, easy) == CURLM_OK;
+}
+
+/* A link for the call, which is being made; NULL: out of memory. */
+static struct link *make_link(struct upstream *u, struct upstream_call *c)
+{
+    struct link *l = mem_calloc(1, sizeof *l);
+    if (!l) return NULL;
+    l->u = u;
+    l->fd = -1;
+    l->due_us = never_us;
+    l->next = u->making;
+    if (u->making) u->making->prev = l;
+    u->making = l;
+    l->origin = mem_strdup(c->origin);
+    l->is_tls = strncmp(c->origin, "https:", 6) == 0;
+    l->multi = curl_multi_init();
+    l->easy = curl_easy_init();
+    if (!l->origin || !l->multi || !l->easy || !set_up(l)) {
+        free_link(l);
+        return NULL;
     }
-    return true;
+    l->call = c;
+    return l;
+}
+
+enum { AGAIN = -1, BROKEN = -2 };
+
+/* Bytes received, 0: the server has closed it, AGAIN, BROKEN. */
+static ssize_t receive(struct link *l, char *to, size_t n)
+{
+    if (l->is_tls) {
+        size_t got = 0;
+        CURLcode code = curl_easy_recv(l->easy, to, n, &got);
+        return code == CURLE_OK ? (ssize_t)got : code == CURLE_AGAIN ? AGAIN : BROKEN;
+    }
+    ssize_t got = recv(l->fd, to, n, 0);
+    if (got >= 0) return got;
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? AGAIN : BROKEN;
+}
+
+/* Bytes sent of a request's head and body, from n_sent on; AGAIN, BROKEN. */
+static ssize_t transmit(struct link *l, const struct upstream_call *c)
+{
+    const size_t n_head = c->n_sent < c->head.len ? c->head.len - c->n_sent : 0;
+    const size_t at_body = c->n_sent > c->head.len ? c->n_sent - c->head.len : 0;
+    struct iovec parts[2] = {{c->head.data + (c->head.len - n_head), n_head},
+                             {(void *)(uintptr_t)(c->body + at_body), c->n_body - at_body}};
+    if (l->is_tls) {
+        const struct iovec *part = &parts[n_head == 0];
+        size_t sent = 0;
+        CURLcode code = curl_easy_send(l->easy, part->iov_base, part->iov_len, &sent);
+        return code == CURLE_OK ? (ssize_t)sent : code == CURLE_AGAIN ? AGAIN : BROKEN;
+    }
+    const struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2};
+    ssize_t sent = sendmsg(l->fd, &m, MSG_NOSIGNAL);
+    if (sent >= 0) return sent;
+    return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR ? AGAIN : BROKEN;
+}
+
+/* ---- a call ---------------------------------------------------------------------------------- */
+
+static void free_call(struct upstream_call *c)
+{
+    reply_free(&c->reply);
+    buf_free(&c->head);
+    buf_free(&c->held);
+    buf_free(&c->rest);
+    mem_free(c->origin);
+    mem_free(c);
+}
+
+/* The request's head; its URL is cut into the part that a link is made for and the rest. */
+static fathom_err write_head(struct upstream_call *c, const struct upstream_request *r)
+{
+    const char *host = strstr(r->url, "://");
+    const char *target = host ? strchr(host + 3, '/') : NULL;
+    ASSERT(target);
+    struct buf origin = {0};
+    (void)buf_add(&origin, r->url, (size_t)(target - r->url));
+    TRY(buf_status(&origin));
+    c->origin = buf_steal(&origin);
+    (void)buf_printf(&c->head, "%s %s HTTP/1.1\r\nHost: %s\r\n%s", r->method, target,
+                     c->origin + (host + 3 - r->url), r->fields);
+    if (r->n_body > 0 || (strcmp(r->method, "GET") != 0 && strcmp(r->method, "HEAD") != 0))
+        (void)buf_printf(&c->head, "Content-Length: %zu\r\n", r->n_body);
+    return buf_add_str(&c->head, "\r\n");
 }
 
 fathom_err upstream_send(struct upstream *u, const struct upstream_request *r,
@@ -193,8 +337,11 @@ fathom_err upstream_send(struct upstream *u, const struct upstream_request *r,
     c->u = u;
     c->ops = r->ops;
     c->arg = r->arg;
-    c->fields.limit = 1 << 20;
-    if (!set_up(c, r)) {
+    c->body = r->n_body ? r->body : "";
+    c->n_body = r->n_body;
+    c->reply.has_no_body = strcmp(r->method, "HEAD") == 0;
+    c->end_us = r->timeout_ms ? clock_now_us() + (uint64_t)r->timeout_ms * 1000 : never_us;
+    if (write_head(c, r) != FATHOM_OK) {
         free_call(c);
         *out = NULL;
         return FATHOM_ENOMEM;
@@ -203,11 +350,17 @@ fathom_err upstream_send(struct upstream *u, const struct upstream_request *r,
     return FATHOM_OK;
 }
 
-static void link_call(struct upstream *u, struct upstream_call *c)
+static void leave_link(struct upstream_call *c, bool keeps)
 {
-    c->next = u->first;
-    if (u->first) u->first->prev = c;
-    u->first = c;
+    struct link *l = c->link;
+    c->link = NULL;
+    if (!l) return;
+    l->call = NULL;
+    if (keeps) {
+        park(l);
+    } else {
+        free_link(l);
+    }
 }
 
 /* The owner makes no call after `end`; what it has mailed before is taken back. */
@@ -216,9 +369,8 @@ static void end_call(struct upstream_call *c, bool ok, const char *cause)
     struct upstream *u = c->u;
     *(c->prev ? &c->prev->next : &u->first) = c->next;
     if (c->next) c->next->prev = c->prev;
-    (void)curl_multi_remove_handle(u->multi, c->easy);
+    leave_link(c, ok && c->reply.keeps && c->n_sent == c->head.len + c->n_body);
     c->ops->end(c->arg, ok, cause);
-    (void)pthread_mutex_lock(&u->lock);
     struct upstream_call **at = &u->mail, *before = NULL;
     while (*at && *at != c) {
         before = *at;
@@ -228,160 +380,326 @@ static void end_call(struct upstream_call *c, bool ok, const char *cause)
         *at = c->next_mail;
         if (u->last_mail == c) u->last_mail = before;
     }
-    (void)pthread_mutex_unlock(&u->lock);
     free_call(c);
+}
+
+/* ---- the reply ------------------------------------------------------------------------------- */
+
+/* What has become of a call: it goes on, waits for its owner, or has ended and is gone. */
+enum outcome { GOES_ON, WAITS, ENDED };
+
+static enum outcome offer(struct upstream_call *c, const char *bytes, size_t n)
+{
+    switch (c->ops->body(c->arg, bytes, n)) {
+    case UPSTREAM_TAKEN: return GOES_ON;
+    case UPSTREAM_LATER: return WAITS;
+    case UPSTREAM_STOP: break;
+    }
+    end_call(c, false, "it was given up");
+    return ENDED;
+}
+
+/* What the owner will take later, and the bytes behind it. */
+static enum outcome hold(struct upstream_call *c, const char *data, size_t n_data, const char *rest,
+                         size_t n_rest)
+{
+    c->is_late = true;
+    if (buf_add(&c->held, data, n_data) || buf_add(&c->rest, rest, n_rest)) {
+        end_call(c, false, "out of memory");
+        return ENDED;
+    }
+    watch(c->link, 0);
+    return WAITS;
+}
+
+static enum outcome feed(struct upstream_call *c, const char *bytes, size_t n)
+{
+    struct reply_reader *a = &c->reply;
+    for (size_t at = 0; at < n && a->state != REPLY_END;) {
+        const char *data;
+        size_t n_data;
+        bool head;
+        at += reply_read(a, bytes + at, n - at, &head, &data, &n_data);
+        if (a->problem) {
+            end_call(c, false, a->problem);
+            return ENDED;
+        }
+        if (head) c->ops->head(c->arg, a->status, &a->fields);
+        if (n_data == 0) {
+            if (a->state == REPLY_END && at < n) a->keeps = false; /* nobody has asked for more */
+            continue;
+        }
+        enum outcome o = offer(c, data, n_data);
+        if (o == WAITS) return hold(c, data, n_data, bytes + at, n - at);
+        if (o == ENDED) return ENDED;
+    }
+    if (a->state != REPLY_END) return GOES_ON;
+    end_call(c, true, "");
+    return ENDED;
+}
+
+static bool connect_call(struct upstream_call *c);
+
+static void take_close(struct upstream_call *c)
+{
+    bool retries = c->may_retry && !c->reply.has_begun;
+    if (reply_close(&c->reply)) {
+        end_call(c, true, "");
+    } else if (!retries) {
+        end_call(c, false, "the connection was lost before the answer was whole");
+    } else {
+        leave_link(c, false);
+        c->n_sent = 0;
+        if (!connect_call(c)) end_call(c, false, "out of memory");
+    }
+}
+
+/* Reads what there is. */
+static enum outcome read_reply(struct upstream_call *c)
+{
+    struct upstream *u = c->u;
+    for (;;) {
+        ssize_t n = receive(c->link, u->block, BLOCK_BYTES);
+        if (n == AGAIN) return GOES_ON;
+        if (n == 0 || n == BROKEN) {
+            if (n == BROKEN && c->reply.state == REPLY_TO_CLOSE) c->reply.problem = "cut short";
+            take_close(c);
+            return ENDED;
+        }
+        bool is_tls = c->link->is_tls;
+        enum outcome o = feed(c, u->block, (size_t)n);
+        if (o != GOES_ON || (!is_tls && n < BLOCK_BYTES)) return o;
+    }
+}
+
+static void listen_for(struct upstream_call *c)
+{
+    bool is_sent = c->n_sent == c->head.len + c->n_body;
+    watch(c->link, EPOLLIN | (is_sent ? 0u : EPOLLOUT));
+}
+
+/* Sends what can be sent; a server that takes no more of it may have answered. */
+static enum outcome go_on(struct upstream_call *c)
+{
+    const size_t n_all = c->head.len + c->n_body;
+    ssize_t n = 0;
+    while (c->n_sent < n_all && (n = transmit(c->link, c)) > 0) c->n_sent += (size_t)n;
+    if (n == BROKEN) {
+        if (read_reply(c) == GOES_ON) take_close(c);
+        return ENDED;
+    }
+    listen_for(c);
+    return GOES_ON;
+}
+
+static void link_call(struct upstream *u, struct upstream_call *c)
+{
+    c->next = u->first;
+    if (u->first) u->first->prev = c;
+    u->first = c;
+}
+
+/* On a new link, which is made first. */
+static bool connect_call(struct upstream_call *c)
+{
+    c->may_retry = false;
+    c->link = make_link(c->u, c);
+    return c->link != NULL;
+}
+
+static void begin_call(struct upstream_call *c)
+{
+    struct upstream *u = c->u;
+    struct link *l = find_idle(u, c->origin);
+    if (l) {
+        take_from_idle(l);
+        l->call = c;
+        c->link = l;
+        c->may_retry = true;
+        if (go_on(c) == ENDED) return;
+    } else if (!connect_call(c)) {
+        end_call(c, false, "out of memory");
+        return;
+    }
+    if (c->ops->begun) c->ops->begun(c->arg);
+}
+
+/* The owner takes more: first what it would not take before. */
+static void take_more(struct upstream_call *c)
+{
+    struct buf rest = c->rest;
+    if (!c->is_late) return;
+    enum outcome o = offer(c, buf_str(&c->held), c->held.len);
+    if (o != GOES_ON) return;
+    c->is_late = false;
+    buf_clear(&c->held);
+    c->rest = (struct buf){0};
+    o = feed(c, buf_str(&rest), rest.len);
+    buf_free(&rest);
+    if (o == GOES_ON) listen_for(c);
 }
 
 static void take_mail(struct upstream *u)
 {
     struct upstream_call *c;
-    for (;;) {
-        (void)pthread_mutex_lock(&u->lock);
-        c = u->mail;
-        unsigned what = c ? c->mail : 0;
-        if (c) {
-            u->mail = c->next_mail;
-            c->mail = 0;
-        }
-        (void)pthread_mutex_unlock(&u->lock);
-        if (!c) return;
-        if (what & MAIL_START) {
-            link_call(u, c);
-            (void)curl_multi_add_handle(u->multi, c->easy);
-        }
+    while ((c = u->mail)) {
+        unsigned what = c->mail;
+        u->mail = c->next_mail;
+        c->mail = 0;
+        if (what & MAIL_START) link_call(u, c);
         if (what & MAIL_CANCEL) {
             end_call(c, false, "it was given up");
-        } else if (what & MAIL_GO_ON) {
-            (void)curl_easy_pause(c->easy, CURLPAUSE_CONT);
+        } else if (what & MAIL_START) {
+            begin_call(c);
+        } else {
+            take_more(c);
         }
     }
 }
 
-static bool has_mail(struct upstream *u)
-{
-    (void)pthread_mutex_lock(&u->lock);
-    bool has = u->mail != NULL;
-    (void)pthread_mutex_unlock(&u->lock);
-    return has;
-}
+/* ---- what it waits for ----------------------------------------------------------------------- */
 
-/* ---- the thread ---------------------------------------------------------------------------- */
-
-/* libcurl's CURL_POLL_ bits for epoll; a socket is watched until it says CURL_POLL_REMOVE. */
-static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
+/* libcurl has made the link, or it cannot be made: *code says why. */
+static bool is_settled(struct link *l, CURLcode *code)
 {
-    struct upstream *u = arg;
-    struct epoll_event e = {.data.fd = fd};
-    (void)easy;
-    if (what == CURL_POLL_REMOVE) {
-        (void)epoll_ctl(u->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-        return 0;
-    }
-    if (what & CURL_POLL_IN) e.events |= EPOLLIN;
-    if (what & CURL_POLL_OUT) e.events |= EPOLLOUT;
-    (void)epoll_ctl(u->epoll_fd, known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &e);
-    if (!known) (void)curl_multi_assign(u->multi, fd, u);
-    return 0;
-}
-
-static int set_timer(CURLM *multi, long ms, void *arg)
-{
-    struct upstream *u = arg;
-    (void)multi;
-    u->curl_due_us = ms < 0 ? never_us : clock_now_us() + (uint64_t)ms * 1000;
-    return 0;
-}
-
-static void end_finished(struct upstream *u)
-{
-    CURLMsg *m;
     int n_left;
-    while ((m = curl_multi_info_read(u->multi, &n_left))) {
-        struct upstream_call *c = NULL;
-        if (m->msg != CURLMSG_DONE) continue;
-        CURLcode code = m->data.result;
-        (void)curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, &c);
-        const char *cause = c->cause[0] ? c->cause : curl_easy_strerror(code);
-        end_call(c, code == CURLE_OK && c->has_head, cause);
-    }
+    CURLMsg *m = curl_multi_info_read(l->multi, &n_left);
+    if (!m || m->msg != CURLMSG_DONE) return false;
+    *code = m->data.result;
+    return true;
 }
 
-static int wait_ms(const struct upstream *u)
+/* A link that has no TLS needs nothing more of libcurl. */
+static fathom_err take_over(struct link *l)
 {
+    curl_socket_t fd = CURL_SOCKET_BAD;
+    (void)curl_easy_getinfo(l->easy, CURLINFO_ACTIVESOCKET, &fd);
+    if (fd != CURL_SOCKET_BAD && !l->is_tls) fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return FATHOM_EIO;
+    end_making(l);
+    l->fd = fd;
+    if (!l->is_tls) end_curl(l);
+    return FATHOM_OK;
+}
+
+/* The call goes on, or learns that there is no connection. */
+static void take_made(struct link *l)
+{
+    CURLcode code = CURLE_OK;
+    char cause[CURL_ERROR_SIZE];
+    if (!is_settled(l, &code)) return;
+    ASSERT(l->call && l->fd < 0);
+    if (code == CURLE_OK && take_over(l) == FATHOM_OK) {
+        (void)go_on(l->call);
+        return;
+    }
+    (void)snprintf(cause, sizeof cause, "%s", l->cause[0] ? l->cause : curl_easy_strerror(code));
+    end_call(l->call, false, cause);
+}
+
+/* libcurl finds out itself which of its sockets it can go on with. */
+static void go_on_making(struct link *l)
+{
+    int sockets[LINK_SOCKETS], running;
+    const uint32_t n = l->n_socket;
+    memcpy(sockets, l->sockets, sizeof sockets);
+    for (uint32_t i = 0; i < n; i++) {
+        (void)curl_multi_socket_action(l->multi, sockets[i], 0, &running);
+    }
+    (void)curl_multi_socket_action(l->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    take_made(l);
+}
+
+int upstream_fd(const struct upstream *u)
+{
+    return u->epoll_fd;
+}
+
+int upstream_wait_ms(const struct upstream *u)
+{
+    if (u->mail) return 0;
     uint64_t now_us = clock_now_us();
-    uint64_t due_us = u->curl_due_us < u->tick_due_us ? u->curl_due_us : u->tick_due_us;
+    uint64_t due_us = u->tick_due_us;
+    for (const struct link *l = u->making; l; l = l->next) {
+        if (l->due_us < due_us) due_us = l->due_us;
+    }
     return due_us <= now_us ? 0 : (int)((due_us - now_us + 999) / 1000);
 }
 
-static void take_event(struct upstream *u, const struct epoll_event *e)
+/* A server has closed a link that nobody uses, or says what nobody asked for. With TLS it may have
+ * sent what concerns the session. */
+static void take_idle_event(struct link *l)
 {
-    int running, what = 0;
-    uint64_t n;
-    if (e->data.fd == u->wake_fd) {
-        if (read(u->wake_fd, &n, sizeof n) != sizeof n) LOG_DEBUG("router", "no wake");
+    char byte;
+    if (!l->is_tls || receive(l, &byte, 1) != AGAIN) drop_idle(l);
+}
+
+static void take_link_event(struct link *l, uint32_t events)
+{
+    struct upstream_call *c = l->call;
+    if (l->fd < 0) {
+        go_on_making(l);
         return;
     }
-    if (e->events & EPOLLIN) what |= CURL_CSELECT_IN;
-    if (e->events & EPOLLOUT) what |= CURL_CSELECT_OUT;
-    if (e->events & (EPOLLERR | EPOLLHUP)) what |= CURL_CSELECT_ERR;
-    (void)curl_multi_socket_action(u->multi, e->data.fd, what, &running);
+    if (!c) {
+        take_idle_event(l);
+        return;
+    }
+    if ((events & ~(uint32_t)EPOLLOUT) && read_reply(c) != GOES_ON) return;
+    if (events & EPOLLOUT) (void)go_on(c);
+}
+
+/* Calls whose time is over, and links that servers will have closed soon. */
+static void sweep(struct upstream *u, uint64_t now_us)
+{
+    struct upstream_call *next;
+    for (struct upstream_call *c = u->first; c; c = next) {
+        next = c->next;
+        if (now_us >= c->end_us) end_call(c, false, "it took too long");
+    }
+    while (u->last_idle && (u->n_idle > IDLE_LINKS || now_us - u->last_idle->idle_us > IDLE_US)) {
+        drop_idle(u->last_idle);
+    }
 }
 
 static void run_timers(struct upstream *u)
 {
-    int running;
+    struct link *next;
     uint64_t now_us = clock_now_us();
-    if (now_us >= u->curl_due_us) {
-        u->curl_due_us = never_us;
-        (void)curl_multi_socket_action(u->multi, CURL_SOCKET_TIMEOUT, 0, &running);
+    for (struct link *l = u->making; l; l = next) {
+        next = l->next;
+        if (now_us < l->due_us) continue;
+        l->due_us = never_us;
+        go_on_making(l);
     }
     if (now_us >= u->tick_due_us) {
         u->tick_due_us = now_us + (uint64_t)u->setup.tick_ms * 1000;
-        u->setup.tick(u->setup.arg, u);
+        sweep(u, now_us);
+        if (u->setup.tick) u->setup.tick(u->setup.arg, u);
     }
 }
 
-static void *thread_main(void *arg)
+void upstream_run(struct upstream *u, bool has_events)
 {
-    struct upstream *u = arg;
     struct epoll_event events[EVENTS];
-    os_name_thread("upstream");
-    while (!atomic_load(&u->ending)) {
-        int n = epoll_wait(u->epoll_fd, events, EVENTS, wait_ms(u));
-        for (int i = 0; i < n; i++) take_event(u, &events[i]);
-        take_mail(u);
-        run_timers(u);
-        end_finished(u);
-    }
-    do {
-        take_mail(u);
-        while (u->first) end_call(u->first, false, "the router is being stopped");
-    } while (has_mail(u));
-    return NULL;
+    int n = has_events ? epoll_wait(u->epoll_fd, events, EVENTS, 0) : 0;
+    for (int i = 0; i < n; i++) take_link_event(events[i].data.ptr, events[i].events);
+    take_mail(u);
+    run_timers(u);
 }
 
-/* ---- begin and end ------------------------------------------------------------------------- */
+/* ---- begin and end --------------------------------------------------------------------------- */
 
 static fathom_err start(struct upstream *u, fathom_diag *d)
 {
-    struct epoll_event e = {.events = EPOLLIN};
-    u->multi = curl_multi_init();
+    u->share = curl_share_init();
     u->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    u->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    e.data.fd = u->wake_fd;
-    if (!u->multi) return FATHOM_ENOMEM;
-    if (u->epoll_fd < 0 || u->wake_fd < 0 ||
-        epoll_ctl(u->epoll_fd, EPOLL_CTL_ADD, u->wake_fd, &e) != 0) {
-        FAIL(d, FATHOM_EIO, "no handle to wait for servers with: %s", strerror(errno));
-    }
-    (void)curl_multi_setopt(u->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
-    (void)curl_multi_setopt(u->multi, CURLMOPT_SOCKETDATA, u);
-    (void)curl_multi_setopt(u->multi, CURLMOPT_TIMERFUNCTION, set_timer);
-    (void)curl_multi_setopt(u->multi, CURLMOPT_TIMERDATA, u);
-    (void)curl_multi_setopt(u->multi, CURLMOPT_MAXCONNECTS, (long)IDLE_CONNECTIONS);
-    u->started = pthread_create(&u->thread, NULL, thread_main, u) == 0;
-    if (!u->started) FAIL(d, FATHOM_EIO, "the thread for servers cannot be started");
-    return FATHOM_OK;
+    u->block = mem_alloc(BLOCK_BYTES);
+    if (!u->share || !u->block) return FATHOM_ENOMEM;
+    (void)curl_share_setopt(u->share, CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS);
+    (void)curl_share_setopt(u->share, CURLSHOPT_SHARE, CURL_LOCK_DATA_SSL_SESSION);
+    if (u->epoll_fd >= 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EIO, "no handle to wait for servers with: %s", strerror(errno));
 }
 
 fathom_err upstream_open(struct upstream **out, const struct upstream_setup *setup, fathom_diag *d)
@@ -391,9 +709,7 @@ fathom_err upstream_open(struct upstream **out, const struct upstream_setup *set
     struct upstream *u = mem_calloc(1, sizeof *u);
     if (!u) return FATHOM_ENOMEM;
     u->setup = *setup;
-    u->epoll_fd = u->wake_fd = -1;
-    u->curl_due_us = never_us;
-    (void)pthread_mutex_init(&u->lock, NULL);
+    u->epoll_fd = -1;
     fathom_err err = start(u, d);
     if (err) {
         upstream_close(u);
@@ -406,14 +722,13 @@ fathom_err upstream_open(struct upstream **out, const struct upstream_setup *set
 void upstream_close(struct upstream *u)
 {
     if (!u) return;
-    atomic_store(&u->ending, true);
-    if (u->started) {
-        wake(u);
-        (void)pthread_join(u->thread, NULL);
+    while (u->mail || u->first) {
+        take_mail(u);
+        if (u->first) end_call(u->first, false, "the router is being stopped");
     }
-    if (u->multi) (void)curl_multi_cleanup(u->multi);
+    while (u->idle) drop_idle(u->idle);
+    if (u->share) (void)curl_share_cleanup(u->share);
     if (u->epoll_fd >= 0) (void)close(u->epoll_fd);
-    if (u->wake_fd >= 0) (void)close(u->wake_fd);
-    (void)pthread_mutex_destroy(&u->lock);
+    mem_free(u->block);
     mem_free(u);
 }

@@ -1,12 +1,13 @@
-/* upstream.h - requests to servers: one thread, libcurl's multi interface and an epoll
+/* upstream.h - requests to servers, and what comes back
  *
  *   upstream_send --> ASKED --the answer's head--> head --> body ... --> end
  *                       |                                    |
  *                       +--no connection, it broke, upstream_cancel--> end
  *
- * All calls of upstream_ops come from that thread, `end` exactly once and last. Between `head` and
- * `end` what is not wanted yet may be left (UPSTREAM_LATER): then the server's bytes wait in its
- * socket, and so the server, until upstream_go_on.
+ * One belongs to one thread, which runs it (http/loop.h) and makes all calls. Those of
+ * upstream_ops come from upstream_run, never from within another call; `end` exactly once and last.
+ * Between `head` and `end` what is not wanted yet may be left (UPSTREAM_LATER): then the server's
+ * bytes wait in its socket, and so the server, until upstream_go_on.
  */
 #ifndef FATHOM_ROUTER_UPSTREAM_H
 #define FATHOM_ROUTER_UPSTREAM_H
@@ -24,6 +25,8 @@ struct upstream_call;
 enum upstream_take { UPSTREAM_TAKEN, UPSTREAM_LATER, UPSTREAM_STOP };
 
 struct upstream_ops {
+    /* What can be sent at once of the request has been. NULL: nobody is told. */
+    void (*begun)(void *arg);
     /* The head of the answer has come.
      *   fields  header lines as they came, each ended by CR LF, without the status line */
     void (*head)(void *arg, int status, const struct buf *fields);
@@ -43,9 +46,9 @@ struct upstream_request {
     void *arg;
 };
 
-/* upstream_open - start the thread; upstream_close - every call ends, then the thread; accepts NULL
+/* upstream_open; upstream_close - every call ends; accepts NULL
  *
- *   tick, arg  called on the thread every tick_ms
+ *   tick, arg  called every tick_ms; NULL: not
  * Errors  EIO, ENOMEM. */
 struct upstream_setup {
     uint32_t tick_ms;
@@ -57,12 +60,19 @@ struct upstream_setup {
 fathom_err upstream_open(struct upstream **out, const struct upstream_setup *setup, fathom_diag *d);
 void upstream_close(struct upstream *u);
 
-/* upstream_send - from any thread; *out is valid until `end`
+/* upstream_fd - can be read when there is something to run for
+ * upstream_wait_ms - it shall be run then at the latest
+ * upstream_run - begin, go on with and end calls; has_events: upstream_fd can be read */
+int upstream_fd(const struct upstream *u);
+int upstream_wait_ms(const struct upstream *u);
+void upstream_run(struct upstream *u, bool has_events);
+
+/* upstream_send - it begins in the next run; *out is valid until `end`
  * Errors  ENOMEM: no call of ops comes. */
 fathom_err upstream_send(struct upstream *u, const struct upstream_request *r,
                          struct upstream_call **out);
 
-/* upstream_cancel, upstream_go_on - from any thread, before `end` */
+/* upstream_cancel, upstream_go_on - in the next run; before `end` */
 void upstream_cancel(struct upstream_call *c);
 void upstream_go_on(struct upstream_call *c);
 

@@ -1,4 +1,5 @@
-/* fuzz_router.c - any bytes as what a router reads: a request's body, a stream, a look's answer
+/* fuzz_router.c - any bytes as what a router reads: a request's body, a stream, a look's answer,
+ * a server's bytes
  *
  * A body's spans lie within it, and a view does not depend on what is behind the body. What leaves
  * of a stream and the tokens noted do not depend on how its bytes come, and what a second server
@@ -10,6 +11,7 @@
 #include "base/assert.h"
 #include "base/mem.h"
 #include "router/look.h"
+#include "router/reply.h"
 #include "router/request_view.h"
 #include "router/stream_follow.h"
 
@@ -53,6 +55,42 @@ static void follow(const char *text, size_t n)
     buf_free(&b);
 }
 
+/* What is taken of an answer, and of its body, does not depend on how its bytes come. */
+static size_t read_reply(const char *text, size_t n, size_t step, bool no_body, struct buf *body)
+{
+    struct reply_reader a = {.has_no_body = no_body};
+    size_t at = 0;
+    while (at < n && a.state != REPLY_END && !a.problem) {
+        const char *data;
+        size_t n_data, k = n - at < step ? n - at : step;
+        bool head;
+        size_t used = reply_read(&a, text + at, k, &head, &data, &n_data);
+        ASSERT(used <= k && (used > 0 || a.problem || a.state == REPLY_END));
+        ASSERT(!head || (a.status >= 200 && a.status <= 999 && !a.problem));
+        ASSERT(n_data == 0 || (data >= text + at && data + n_data <= text + at + used));
+        if (buf_add(body, data, n_data) != FATHOM_OK) break;
+        at += used;
+    }
+    bool is_refused = a.problem != NULL;
+    reply_free(&a);
+    return is_refused ? SIZE_MAX : at;
+}
+
+static void reply(const char *text, size_t n)
+{
+    struct buf a = {0}, b = {0};
+    for (int no_body = 0; no_body < 2; no_body++) {
+        buf_clear(&a);
+        buf_clear(&b);
+        size_t one = read_reply(text, n, n ? n : 1, no_body, &a);
+        size_t many = read_reply(text, n, 3, no_body, &b);
+        ASSERT(one == many);
+        ASSERT(one == SIZE_MAX || (a.len == b.len && memcmp(buf_str(&a), buf_str(&b), a.len) == 0));
+    }
+    buf_free(&a);
+    buf_free(&b);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct pool_load load;
@@ -62,6 +100,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     text[size] = '\0';
     look_at_body(text, size);
     follow(text, size);
+    reply(text, size);
     (void)look_read(&load, text, size);
     ASSERT(load.token_us >= 0 && load.step_us >= 0);
     mem_free(text);
