@@ -181,7 +181,8 @@ static bool down_is_few(const struct cuda_backend *c, const struct moe_args *a,
                         uint32_t rows_per_token)
 {
     const struct matrix_stack *down = &a->w->moe.down;
-    return a->n_token <= DOWN_TOKENS_MAX && a->w->moe.up.first.tiled && down->first.tiled &&
+    return a->n_token <= DOWN_TOKENS_MAX && cuda_takes_listed(c, &a->w->moe.up.first) &&
+           cuda_takes_listed(c, &down->first) &&
            down->first.n_col / 128 * rows_per_token <= DOWN_K_LINES_MAX;
 }
 
@@ -194,6 +195,7 @@ static fathom_err run_down_few(struct cuda_backend *c, const struct moe_args *a,
     k.codes = cuda_codes_of(c, &w->first);
     k.w = (const uint8_t *)w->first.data;
     k.w_stride = w->data_stride;
+    k.pack = w->first.pack;
     const bool by_row = w->first.line_scale != NULL;
     k.w_scale = by_row ? w->first.line_scale : w->first.scale;
     k.w_scale_step = by_row ? 0 : w->scale_stride;

@@ -11,6 +11,10 @@
  * never looked at. K lines, parts of K and rows are added as by kernels of their own; of int8 with
  * scales of rows a row's K lines, in integers.
  *
+ * U4 weights take half of the room, so there is no ring: all of them are requested at once. Making
+ * their codes is more work than four warps can do in time, so three warpgroups make the sums of
+ * every third row each and leave them in shared memory, where they are added up in the end.
+ *
  *   empty --- weights requested; full: 2 arrivals and the bytes ---> full
  *   full ---- read by the four warps ---> empty
  *   made: the inputs are there, 4 arrivals, once */
@@ -22,6 +26,7 @@
 #include "backend/cuda/generic/int8_codes.cuh"
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/stage.cuh"
+#include "backend/cuda/sm90/u4.cuh"
 
 enum {
     BM = TILE_ROWS, /* outputs of a tile */
@@ -35,11 +40,17 @@ enum {
     ROWS_AHEAD = 3,    /* or rows */
     STAGES_ALONE = 12, /* one token: one block a multiprocessor; with more tokens, two */
     STAGES_MANY = 9,
+    U4_GROUPS = 3, /* warpgroups */
+    U4_WARPS = U4_GROUPS * CONSUMER_WARPS,
+    U4_THREADS = (U4_WARPS + 1) * WARP,
     BYTES_MAX = SHARED_MAX,
 };
 static_assert((int)DOWN_K_LINES_MAX <= (int)WARP, "a lane of the loading warp has a K line");
 static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile has one scale");
 static_assert(STAGES_ALONE <= (int)DOWN_K_LINES_MAX, "barriers of all stages");
+static_assert(PACK4_CODE_BYTES + 2 * PACK4_ROWS * 5 + IN_BYTES + BM * 4 <=
+                  (BYTES_MAX - 2048) / DOWN_K_LINES_MAX,
+              "shared memory of a block with U4 weights");
 static_assert(W_BYTES % 1024 == 0 && IN_BYTES % 1024 == 0, "atoms of operands");
 
 /* The start of a block's shared memory; stages of weights and the inputs of all K lines follow. */
@@ -60,6 +71,7 @@ struct down_work {
     uint32_t n_all;        /* of all rows */
     uint32_t k_part_lines; /* of a part */
     uint32_t n_stage;
+    struct u4_form u4;
 };
 
 /* A block's view of its shared memory, and what it makes. */
@@ -122,17 +134,17 @@ static __device__ __forceinline__ uint8_t *input_of(const struct down_block &b, 
     return (uint8_t *)b.s + (b.inputs - smem_address(b.s)) + i * IN_BYTES;
 }
 
-/* Every fourth K line's inputs, codes and scale, from gate and up. */
-template <enum codes CODES>
+/* Every WARPS-th K line's inputs, codes and scale, from gate and up. */
+template <enum codes CODES, uint32_t WARPS>
 static __device__ __forceinline__ void make_lines(const struct down_work &w,
                                                   const struct down_block &b)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    for (uint32_t first = warp; first < w.n_all; first += AHEAD * CONSUMER_WARPS) {
+    for (uint32_t first = warp; first < w.n_all; first += AHEAD * WARPS) {
         float4 gate[AHEAD], up[AHEAD];
 #pragma unroll
         for (uint32_t j = 0; j < AHEAD; j++) {
-            const uint32_t i = first + j * CONSUMER_WARPS;
+            const uint32_t i = first + j * WARPS;
             if (i >= w.n_all) continue;
             const float *g = gate_of(w, b, i);
             gate[j] = *(const float4 *)g;
@@ -140,7 +152,7 @@ static __device__ __forceinline__ void make_lines(const struct down_work &w,
         }
 #pragma unroll
         for (uint32_t j = 0; j < AHEAD; j++) {
-            const uint32_t i = first + j * CONSUMER_WARPS;
+            const uint32_t i = first + j * WARPS;
             if (i >= w.n_all) continue;
             const float4 v = swiglu(gate[j], up[j]);
             if (CODES == CODES_INT8) {
@@ -192,7 +204,7 @@ static __device__ __forceinline__ void make_inputs(const struct down_work &w,
     if (CODES == CODES_INT8_ROW) {
         make_rows(w, b);
     } else {
-        make_lines<CODES>(w, b);
+        make_lines<CODES, CONSUMER_WARPS>(w, b);
     }
     async_proxy_fence();
     __syncwarp();
@@ -377,6 +389,184 @@ __global__ void __launch_bounds__(THREADS, 6)
 #endif
 }
 
+/* ---- U4 weights ---- */
+
+/* The start of a block's shared memory; inputs and packed tiles of all K lines follow. */
+struct alignas(1024) down_u4_shared {
+    struct down_shared s;
+    float row[DOWN_K_LINES_MAX][BM]; /* rounded */
+    uint64_t summed;
+};
+
+static __device__ __forceinline__ const char *packed_at(const struct down_work &w,
+                                                        const struct down_block &b, uint32_t i)
+{
+    return (const char *)b.s + (b.stages - smem_address(b.s)) + i * w.a.pack.tile_bytes;
+}
+
+/* Lane i has K line i. */
+static __device__ __forceinline__ void produce_u4(const struct down_work &w,
+                                                  const struct down_block &b)
+{
+    const uint32_t i = threadIdx.x % WARP, row = i / w.n_k_line, bytes = w.a.pack.tile_bytes;
+    if (i >= w.n_all) return;
+    const uint32_t full = smem_address(&b.s->full[i]);
+    int expert = (int)w.a.n_expert - 1;
+    if (row < w.a.n_used)
+        expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + row];
+    DCHECK(expert >= 0 && (uint32_t)expert < w.a.n_expert);
+    const char *from = (const char *)w.a.w + (size_t)expert * w.a.w_stride;
+    mbarrier_arrive_expect(full, bytes);
+    bulk_load(b.stages + i * bytes, from + ((size_t)b.col * w.n_k_line + i % w.n_k_line) * bytes,
+              bytes, full);
+}
+
+/* Products of K line i, a sum a group of scales, on their way; and the scales of a lane's outputs.
+ */
+template <int G> struct u4_line {
+    float c[G][COLS / 2];
+    float scale[G][2];
+};
+
+template <int G>
+static __device__ __forceinline__ void start_u4_line(struct u4_line<G> &x,
+                                                     const struct down_work &w,
+                                                     const struct down_block &b, uint32_t i)
+{
+    enum { STEPS = 4 / G };
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % CONSUMER_WARPS;
+    const char *tile = packed_at(w, b, i);
+    const uint64_t in = wgmma_operand(b.inputs + i * IN_BYTES);
+    wait_phase(&b.s->full[i], 0);
+    const uint4 lo = *(const uint4 *)(tile + warp * 1024 + lane * 16);
+    const uint4 hi = *(const uint4 *)(tile + warp * 1024 + 512 + lane * 16);
+    const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    uint32_t a[4][4];
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        const uint32_t at = (uint32_t)g * PACK4_ROWS + warp * 16 + lane / 4;
+        const uint32_t zero[2] = {u4_zero(w.u4, tile, at), u4_zero(w.u4, tile, at + 8)};
+        x.scale[g][0] = u4_scale(w.u4, tile, at);
+        x.scale[g][1] = u4_scale(w.u4, tile, at + 8);
+#pragma unroll
+        for (int v = 2 * g * STEPS; v < 2 * (g + 1) * STEPS; v++) {
+            uint32_t rows[2];
+            u4_rows(words[v], zero, rows);
+            a[v / 2][v % 2 * 2] = rows[0];
+            a[v / 2][v % 2 * 2 + 1] = rows[1];
+        }
+    }
+    wgmma_fence();
+#pragma unroll
+    for (int u = 0; u < 4; u++) {
+        if (u % STEPS == 0)
+            wgmma_e4m3_start(x.c[u / STEPS], a[u], in + 2 * (uint64_t)u);
+        else
+            wgmma_e4m3_add(x.c[u / STEPS], a[u], in + 2 * (uint64_t)u);
+    }
+    wgmma_commit();
+}
+
+/* A lane's two outputs of a row, LINES K lines at a time. */
+template <int G, uint32_t LINES>
+static __device__ __forceinline__ float2 sum_u4_row(const struct down_work &w,
+                                                    const struct down_block &b, uint32_t row)
+{
+    float2 sum = make_float2(0.0f, 0.0f), part = sum;
+    const bool only = w.k_part_lines == w.n_k_line;
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < w.n_k_line; k += LINES) {
+        struct u4_line<G> x[LINES];
+        const uint32_t first = row * w.n_k_line + k;
+#pragma unroll
+        for (uint32_t j = 0; j < LINES; j++) start_u4_line<G>(x[j], w, b, first + j);
+#pragma unroll
+        for (uint32_t j = 0; j < LINES; j++) {
+#pragma unroll
+            for (int g = 0; g < G; g++) wgmma_wait(x[j].c[g]);
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < LINES; j++) {
+            const float in_scale = b.s->in_scale[first + j];
+#pragma unroll
+            for (int g = 0; g < G; g++) {
+                part.x = fmaf(x[j].c[g][0], x[j].scale[g][0] * in_scale, part.x);
+                part.y = fmaf(x[j].c[g][2], x[j].scale[g][1] * in_scale, part.y);
+            }
+            if (++n < w.k_part_lines) continue;
+            sum.x = only ? part.x : sum.x + part.x;
+            sum.y = only ? part.y : sum.y + part.y;
+            part = make_float2(0.0f, 0.0f);
+            n = 0;
+        }
+    }
+    return sum;
+}
+
+template <int G, uint32_t LINES>
+static __device__ __forceinline__ void
+consume_u4(const struct down_work &w, const struct down_block &b, struct down_u4_shared *s)
+{
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float weight = 1.0f; /* of row `lane` */
+    if (lane < w.a.n_used)
+        weight = *(const volatile float *)&w.a.weights[b.token * w.a.n_used + lane];
+    dependency_wait();
+    make_lines<CODES_FP8, U4_WARPS>(w, b);
+    async_proxy_fence();
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(smem_address(&b.s->made));
+    wait_phase(&b.s->made, 0);
+    for (uint32_t r = warp / CONSUMER_WARPS; r < w.a.rows_per_token; r += U4_GROUPS) {
+        const float2 sum = sum_u4_row<G, LINES>(w, b, r);
+        float *to = s->row[r] + warp % CONSUMER_WARPS * 16 + lane / 4;
+        if (lane % 4) continue;
+        to[0] = to_bf16_and_back(sum.x);
+        to[8] = to_bf16_and_back(sum.y);
+    }
+    __syncwarp();
+    if (lane == 0) mbarrier_arrive(smem_address(&s->summed));
+    if (threadIdx.x >= BM) return;
+    wait_phase(&s->summed, 0);
+    float all = 0.0f;
+    for (uint32_t r = 0; r < w.a.rows_per_token; r++)
+        all = fmaf(shfl(weight, (int)r), s->row[r][threadIdx.x], all);
+    const uint32_t column = b.col * BM + threadIdx.x;
+    if (column >= w.a.n) return;
+    const size_t at = (size_t)b.token * w.a.n + column;
+    w.a.y[at] = w.a.shared ? all + w.a.shared[at] : all;
+}
+
+template <int G, uint32_t LINES>
+__global__ void __launch_bounds__(U4_THREADS, 2)
+    down_few_u4_kernel(const __grid_constant__ struct down_work w)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    SHARED_DYNAMIC(unsigned char, shared);
+    struct down_u4_shared *s = (struct down_u4_shared *)shared;
+    struct down_block b;
+    b.s = &s->s;
+    b.inputs = smem_address(s + 1);
+    b.stages = b.inputs + w.n_all * IN_BYTES;
+    b.token = blockIdx.x;
+    b.col = blockIdx.y;
+    if (threadIdx.x == U4_WARPS * WARP) {
+        for (uint32_t i = 0; i < w.n_all; i++) mbarrier_init(smem_address(&b.s->full[i]), 1);
+        mbarrier_init(smem_address(&b.s->made), U4_WARPS);
+        mbarrier_init(smem_address(&s->summed), U4_WARPS);
+        mbarrier_init_fence();
+        async_proxy_fence();
+    }
+    __syncthreads();
+    dependency_release();
+    if (threadIdx.x >= U4_WARPS * WARP) {
+        produce_u4(w, b);
+    } else {
+        consume_u4<G, LINES>(w, b, s);
+    }
+#endif
+}
+
 /* ---- the host ---- */
 
 static uint32_t bytes_of(uint32_t n_stage, uint32_t n_all)
@@ -391,6 +581,13 @@ template <enum codes CODES> static down_kernel kernel_of(uint32_t n_all)
     return n_all % 3 == 0 ? down_few_kernel<3, CODES> : down_few_kernel<1, CODES>;
 }
 
+/* Two lines of two groups each would not find registers. */
+static down_kernel u4_kernel_for(uint32_t n_group, uint32_t n_k_line)
+{
+    if (n_group == 2) return down_few_u4_kernel<2, 1>;
+    return n_k_line % 2 == 0 ? down_few_u4_kernel<1, 2> : down_few_u4_kernel<1, 1>;
+}
+
 static down_kernel kernel_for(enum codes codes, uint32_t n_all)
 {
     switch (codes) {
@@ -400,8 +597,19 @@ static down_kernel kernel_for(enum codes codes, uint32_t n_all)
     }
 }
 
+static uint32_t u4_bytes_of(uint32_t tile_bytes, uint32_t n_all)
+{
+    return (uint32_t)sizeof(struct down_u4_shared) + n_all * (IN_BYTES + tile_bytes);
+}
+
 cudaError_t down_few_init(void)
 {
+    for (uint32_t n_group : {1, 2}) {
+        for (uint32_t n_k_line : {1, 2}) {
+            cudaError_t e = raise_shared(u4_kernel_for(n_group, n_k_line), BYTES_MAX);
+            if (e != cudaSuccess) return e;
+        }
+    }
     for (enum codes codes : {CODES_FP8, CODES_INT8, CODES_INT8_ROW}) {
         for (uint32_t n_all : {1, 3}) {
             cudaError_t e = raise_shared(kernel_for(codes, n_all), BYTES_MAX);
@@ -424,16 +632,22 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     w.k_part_lines = w.n_k_line / fp8_k_part_count(a.n, w.n_k_line, true);
     ASSERT(w.n_all >= 1 && w.n_all <= DOWN_K_LINES_MAX);
     w.n_stage = min(w.n_all, (uint32_t)(a.n_token == 1 ? STAGES_ALONE : STAGES_MANY));
+    const bool is_u4 = a.pack.tile_bytes > 0;
+    ASSERT(!is_u4 || (a.codes == CODES_FP8 && a.pack.n_group <= 2 && !a.row_scale));
+    if (is_u4) w.u4 = u4_form_of(a.pack);
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(a.n_token, ceil_div(a.n, BM));
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = bytes_of(w.n_stage, w.n_all);
+    config.blockDim = dim3(is_u4 ? U4_THREADS : THREADS);
+    config.dynamicSmemBytes =
+        is_u4 ? u4_bytes_of(a.pack.tile_bytes, w.n_all) : bytes_of(w.n_stage, w.n_all);
     ASSERT(config.dynamicSmemBytes <= BYTES_MAX);
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel_for(a.codes, w.n_all), w);
+    return cudaLaunchKernelEx(
+        &config, is_u4 ? u4_kernel_for(a.pack.n_group, w.n_k_line) : kernel_for(a.codes, w.n_all),
+        w);
 }

@@ -8,9 +8,10 @@
 /* y[t] = sum over the rows r of a token, in ascending order, of weight(t, r) * W(t, r) mid(t, r),
  * and `shared` where it is not NULL; mid = silu(gate) * up in codes. */
 struct down_args {
-    enum codes codes; /* of mid; w is of the same */
-    const uint8_t *w; /* [expert][n][k] */
-    size_t w_stride;  /* bytes from expert to expert */
+    enum codes codes;  /* of mid; w is of the same */
+    const uint8_t *w;  /* [expert][n][k] */
+    size_t w_stride;   /* bytes from expert to expert */
+    struct pack4 pack; /* w is U4, packed, and has no scales below */
     const float *w_scale;
     size_t w_scale_step;    /* floats from expert to expert */
     uint32_t scale_stride;  /* floats from 128 outputs to the next */
@@ -38,8 +39,8 @@ gpu_error down_few_init(void);
 /* down_few - y of struct down_args
  *
  * Needs    k a multiple of 128, n of 16, rows_per_token * k / 128 at most DOWN_K_LINES_MAX; w
- *          aligned to 16 bytes, w tiled; experts and weights written by a kernel
- *          that has ended when the one in front of this one releases it
+ *          aligned to 16 bytes and tiled, or packed as product_u4_takes it; experts and weights
+ *          written by a kernel that has ended when the one in front of this one releases it
  * Errors   cudaErrorInvalidValue if a tensor map cannot be made, or what the launch gives
  * Numerics the bits of SwiGLU, product_few and the sum over rows as kernels of their own */
 gpu_error down_few(const struct down_args &a, gpu_stream stream);
