@@ -40,6 +40,9 @@ struct peer {
     atomic_uint_fast64_t logged_us;
     pthread_mutex_t lock; /* of `finder` */
     struct lane finder;
+    /* under the lock of all */
+    uint32_t n_ref; /* its place, and who works with it */
+    uint64_t used_us;
 };
 
 /* A record that a server need not keep. */
@@ -54,8 +57,9 @@ struct page_peers {
     int stop_fd;
     pthread_t releaser;
     bool has_releaser;
-    pthread_mutex_t lock; /* of what follows; a peer that is there stays */
+    pthread_mutex_t lock; /* of what follows */
     uint32_t n_peer;
+    uint32_t n_kept; /* the first so many */
     struct peer *peers[PEERS_MAX];
     pthread_cond_t due; /* there are releases, or it ends */
     bool ends;
@@ -67,6 +71,40 @@ static void hang_up(struct lane *l)
 {
     if (l->link) l->link->ops->close(l->link);
     l->link = NULL;
+}
+
+static void free_peer(struct peer *peer)
+{
+    for (unsigned k = 0; k < PEERS_LANES_MAX; k++) hang_up(&peer->lanes[k]);
+    hang_up(&peer->finder);
+    pthread_mutex_destroy(&peer->lock);
+    mem_free(peer);
+}
+
+static struct peer *use_place(struct page_peers *p, uint32_t place)
+{
+    ASSERT(place < p->n_peer);
+    struct peer *peer = p->peers[place];
+    peer->used_us = clock_now_us();
+    peer->n_ref++;
+    return peer;
+}
+
+static struct peer *take_peer(struct page_peers *p, uint32_t place)
+{
+    pthread_mutex_lock(&p->lock);
+    struct peer *peer = use_place(p, place);
+    pthread_mutex_unlock(&p->lock);
+    return peer;
+}
+
+/* It may have lost its place meanwhile; the last one frees it. */
+static void give_peer(struct page_peers *p, struct peer *peer)
+{
+    pthread_mutex_lock(&p->lock);
+    bool is_last = --peer->n_ref == 0;
+    pthread_mutex_unlock(&p->lock);
+    if (is_last) free_peer(peer);
 }
 
 static fathom_err connect_lane(struct page_peers *p, struct peer *peer, struct lane *l,
@@ -123,17 +161,12 @@ static void note_failure(struct peer *peer, const char *cause)
     LOG_WARN("kv", "pages of %s:%u: %s (told once a minute)", peer->host, peer->port, cause);
 }
 
-static enum tier_verdict read_page(struct page_source *base, unsigned worker, uint32_t place,
+static enum tier_verdict read_from(struct page_peers *p, struct peer *peer, unsigned worker,
                                    const struct tier_name *name, void *page, uint64_t *sum,
                                    fathom_diag *d)
 {
-    struct page_peers *p = (struct page_peers *)base;
     enum tier_verdict verdict = TIER_BAD_IO;
     fathom_diag cause = {{0}};
-    pthread_mutex_lock(&p->lock);
-    ASSERT(place < p->n_peer && worker < p->c.n_lane);
-    struct peer *peer = p->peers[place];
-    pthread_mutex_unlock(&p->lock);
     struct lane *l = &peer->lanes[worker];
     if (clock_now_us() < atomic_load(&peer->down_us)) return TIER_BAD_IO;
     for (bool again = true; again;) {
@@ -153,6 +186,18 @@ static enum tier_verdict read_page(struct page_source *base, unsigned worker, ui
     note_failure(peer, cause.text);
     (void)diag_fail(d, FATHOM_EIO, "%s", cause.text);
     return TIER_BAD_IO;
+}
+
+static enum tier_verdict read_page(struct page_source *base, unsigned worker, uint32_t place,
+                                   const struct tier_name *name, void *page, uint64_t *sum,
+                                   fathom_diag *d)
+{
+    struct page_peers *p = (struct page_peers *)base;
+    ASSERT(worker < p->c.n_lane);
+    struct peer *peer = take_peer(p, place);
+    enum tier_verdict verdict = read_from(p, peer, worker, name, page, sum, d);
+    give_peer(p, peer);
+    return verdict;
 }
 
 /* ---- records that nobody will ask for ---- */
@@ -187,8 +232,8 @@ static struct peer *take_releases(struct page_peers *p, struct hash128 *keys, ui
         keys[(*n)++] = r->key;
         p->first_release = (p->first_release + 1) % PEERS_RELEASES_MAX;
         p->n_release--;
-        peer = p->peers[place];
     }
+    if (*n > 0) peer = use_place(p, place);
     pthread_mutex_unlock(&p->lock);
     return peer;
 }
@@ -231,6 +276,7 @@ static void *release_main(void *arg)
     os_name_thread("kv-release");
     while (keys && body && (peer = take_releases(p, keys, &n))) {
         tell_releases(p, peer, keys, body, n);
+        give_peer(p, peer);
     }
     mem_free(keys);
     mem_free(body);
@@ -291,13 +337,7 @@ void page_peers_destroy(struct page_peers *p)
     if (!p) return;
     if (p->stop_fd >= 0) stop(&p->base);
     end_releaser(p);
-    for (uint32_t i = 0; i < p->n_peer; i++) {
-        struct peer *peer = p->peers[i];
-        for (unsigned k = 0; k < PEERS_LANES_MAX; k++) hang_up(&peer->lanes[k]);
-        hang_up(&peer->finder);
-        pthread_mutex_destroy(&peer->lock);
-        mem_free(peer);
-    }
+    for (uint32_t i = 0; i < p->n_peer; i++) free_peer(p->peers[i]);
     if (p->stop_fd >= 0) (void)close(p->stop_fd);
     pthread_cond_destroy(&p->due);
     pthread_mutex_destroy(&p->lock);
@@ -315,8 +355,42 @@ static struct peer *make_peer(const char *host, uint16_t port)
     if (!peer) return NULL;
     (void)snprintf(peer->host, sizeof peer->host, "%s", host);
     peer->port = port;
+    peer->n_ref = 1;
     pthread_mutex_init(&peer->lock, NULL);
     return peer;
+}
+
+/* The place that was asked for the longest ago, of those that may be lost; PEERS_MAX: none may. */
+static uint32_t oldest_place(const struct page_peers *p)
+{
+    uint32_t oldest = p->n_kept;
+    for (uint32_t i = p->n_kept; i < p->n_peer; i++) {
+        if (p->peers[i]->used_us < p->peers[oldest]->used_us) oldest = i;
+    }
+    return oldest;
+}
+
+/* With the lock held; gone: who has lost the place. */
+static fathom_err find_place(struct page_peers *p, const char *host, uint16_t port, uint32_t *place,
+                             struct peer **gone)
+{
+    uint32_t i = 0;
+    while (i < p->n_peer && (p->peers[i]->port != port || strcmp(p->peers[i]->host, host) != 0))
+        i++;
+    if (i == PEERS_MAX) i = oldest_place(p);
+    *place = i;
+    if (i == PEERS_MAX) return FATHOM_ELIMIT;
+    bool is_known =
+        i < p->n_peer && p->peers[i]->port == port && strcmp(p->peers[i]->host, host) == 0;
+    if (!is_known) {
+        struct peer *made = make_peer(host, port);
+        if (!made) return FATHOM_ENOMEM;
+        if (i < p->n_peer) *gone = p->peers[i];
+        p->peers[i] = made;
+        if (i == p->n_peer) p->n_peer++;
+    }
+    p->peers[i]->used_us = clock_now_us();
+    return FATHOM_OK;
 }
 
 fathom_err page_peers_place(struct page_peers *p, const char *host, uint16_t port, uint32_t *place,
@@ -325,22 +399,20 @@ fathom_err page_peers_place(struct page_peers *p, const char *host, uint16_t por
     if (port == 0 || host[0] == '\0' || strlen(host) >= PEER_HOST_BYTES) {
         FAIL(d, FATHOM_EINVAL, "%.64s:%u is no address of a server of pages", host, port);
     }
-    fathom_err err = FATHOM_OK;
-    uint32_t i = 0;
     pthread_mutex_lock(&p->lock);
-    while (i < p->n_peer && (p->peers[i]->port != port || strcmp(p->peers[i]->host, host) != 0))
-        i++;
-    if (i == PEERS_MAX) {
-        err = FATHOM_ELIMIT;
-    } else if (i == p->n_peer) {
-        p->peers[i] = make_peer(host, port);
-        err = p->peers[i] ? FATHOM_OK : FATHOM_ENOMEM;
-        p->n_peer += err == FATHOM_OK;
-    }
+    struct peer *gone = NULL;
+    fathom_err err = find_place(p, host, port, place, &gone);
     pthread_mutex_unlock(&p->lock);
-    *place = i;
+    if (gone) give_peer(p, gone);
     if (err) FAIL(d, err, "%s:%u is one more than %d servers of pages", host, port, PEERS_MAX);
     return FATHOM_OK;
+}
+
+void page_peers_keep(struct page_peers *p)
+{
+    pthread_mutex_lock(&p->lock);
+    p->n_kept = p->n_peer;
+    pthread_mutex_unlock(&p->lock);
 }
 
 static fathom_err find(struct page_peers *p, struct peer *peer, const struct hash128 *keys,
@@ -373,13 +445,14 @@ uint32_t page_peers_find(struct page_peers *p, uint32_t place, const struct hash
     fathom_diag cause = {{0}};
     uint32_t n_found = 0;
     if (n > FRAME_KEYS_MAX) n = FRAME_KEYS_MAX;
-    pthread_mutex_lock(&p->lock);
-    ASSERT(place < p->n_peer);
-    struct peer *peer = p->peers[place];
-    pthread_mutex_unlock(&p->lock);
-    if (n == 0 || clock_now_us() < atomic_load(&peer->down_us)) return 0;
-    pthread_mutex_lock(&peer->lock);
+    if (n == 0) return 0;
+    struct peer *peer = take_peer(p, place);
     fathom_err err = FATHOM_EIO;
+    if (clock_now_us() < atomic_load(&peer->down_us)) {
+        give_peer(p, peer);
+        return 0;
+    }
+    pthread_mutex_lock(&peer->lock);
     for (bool again = true; err && again;) {
         again = peer->finder.link != NULL;
         diag_clear(&cause);
@@ -391,5 +464,6 @@ uint32_t page_peers_find(struct page_peers *p, uint32_t place, const struct hash
         atomic_store(&peer->down_us, clock_now_us() + PEER_DOWN_US);
         note_failure(peer, cause.text[0] ? cause.text : fathom_err_text(err));
     }
+    give_peer(p, peer);
     return n_found <= n ? n_found : 0;
 }

@@ -1,8 +1,10 @@
 /* page_peers.h - other servers as a source of page records
  *
- * Servers are known by their address, and get a place when they are first asked for. Each thread
- * that reads has a connection of its own to each server, made when it is first needed and kept. A
- * server that failed is asked no more for PEER_DOWN_US.
+ * Servers are known by their address, and get a place when they are first asked for. When all
+ * places are taken, the server that was asked for the longest ago loses its own: servers are
+ * started anew at other addresses. Who still has that place asks the new server, which has no such
+ * record. Each thread that reads has a connection of its own to each server, made when it is first
+ * needed and kept. A server that failed is asked no more for PEER_DOWN_US.
  *
  * One more thread tells servers which records they need not keep (RELEASE). What waits for it is
  * bounded: keys beyond PEERS_RELEASES_MAX are dropped, and their leases run out by themselves.
@@ -43,9 +45,11 @@ void page_peers_destroy(struct page_peers *p);
 struct page_source *page_peers_source(struct page_peers *p);
 
 /* page_peers_place - of a server by its address; from any thread
- * Errors  EINVAL: no address; ELIMIT: PEERS_MAX others are known. */
+ * page_peers_keep - those that are known now keep their places
+ * Errors  EINVAL: no address; ELIMIT: PEERS_MAX others keep theirs. */
 fathom_err page_peers_place(struct page_peers *p, const char *host, uint16_t port, uint32_t *place,
                             fathom_diag *d);
+void page_peers_keep(struct page_peers *p);
 
 /* page_peers_find - how many of the first of n keys a server has in memory; 0 when it cannot be
  * asked. From any thread.

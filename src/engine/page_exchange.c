@@ -85,6 +85,7 @@ static fathom_err make(struct page_exchange *x, const struct exchange_config *c,
     if (!t->takes && t->n_peer == 0) return FATHOM_OK;
     TRY(page_peers_create(&x->peers, &peers, d));
     for (uint32_t i = 0; i < t->n_peer; i++) TRY(add_peer(x, t->peers[i], d));
+    page_peers_keep(x->peers);
     return FATHOM_OK;
 }
 

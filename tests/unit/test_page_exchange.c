@@ -325,6 +325,30 @@ static void a_record_may_be_released_before_it_is_there(void **state)
     assert_int_equal(page_shelf_n_lent(w->shelf, 101), 1);
 }
 
+/* Servers that are started anew have other addresses each time. */
+static void more_servers_may_come_than_there_are_places(void **state)
+{
+    struct world *w = *state;
+    unsigned char page[PAGE];
+    uint32_t place, again;
+    page_peers_keep(w->peers); /* the one that there is */
+    for (uint32_t i = 0; i < 3 * PEERS_MAX; i++) {
+        uint16_t port = (uint16_t)(2000 + i);
+        assert_int_equal(page_peers_place(w->peers, "127.0.0.2", port, &place, NULL), FATHOM_OK);
+        assert_in_range(place, 1, PEERS_MAX - 1);
+        assert_int_equal(page_peers_place(w->peers, "127.0.0.2", port, &again, NULL), FATHOM_OK);
+        assert_int_equal(again, place);
+        clock_sleep_us(2);
+    }
+    assert_int_equal(pull(w, &w->names[2], page), TIER_GOOD);
+    page_peers_keep(w->peers);
+    assert_int_equal(page_peers_place(w->peers, "127.0.0.3", 1, &place, NULL), FATHOM_ELIMIT);
+    assert_int_equal(
+        page_peers_place(w->peers, "127.0.0.1", page_service_port(w->service), &place, NULL),
+        FATHOM_OK);
+    assert_int_equal(place, w->place);
+}
+
 static void a_lease_keeps_memory_until_it_is_sent(void **state)
 {
     struct world *w = *state;
@@ -387,6 +411,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_reader_that_leaves_ends_the_leases_of_its_records,
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(a_record_may_be_released_before_it_is_there, open_world,
+                                        close_world),
+        cmocka_unit_test_setup_teardown(more_servers_may_come_than_there_are_places, open_world,
                                         close_world),
         cmocka_unit_test_setup_teardown(a_lease_keeps_memory_until_it_is_sent, open_world,
                                         close_world),
