@@ -1,4 +1,4 @@
-/* test_weights.c - the binding table: published sizes, parts of ranks, what a checkpoint lacks */
+/* test_weights.c - the binding table: published sizes, parts of ranks */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,177 +7,17 @@
 #include <string.h>
 
 #include <cmocka.h>
-#include <jansson.h>
 
-#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "base/os.h"
 #include "checkpoint/checkpoint.h"
 #include "model/config.h"
 #include "model/weights_int.h"
-#include "support/safetensors_write.h"
+#include "support/small_checkpoint.h"
 
-#define DATA FATHOM_SOURCE_DIR "/tests/data/checkpoint/"
 #define PILOT FATHOM_SOURCE_DIR "/models/pilot"
 
-static void read_config(struct model_config *c, const char *name)
-{
-    char path[512];
-    struct file_map map;
-    fathom_diag d = {0};
-    (void)snprintf(path, sizeof path, DATA "%s", name);
-    assert_int_equal(file_map_open(&map, path, &d), FATHOM_OK);
-    if (model_config_parse(c, map.data, map.size, &d)) fail_msg("%s", d.text);
-    file_map_close(&map);
-}
-
-/* ---- small checkpoints ---------------------------------------------------------------------- */
-
-/* A model of odd widths: two layers (one dense), two heads, an MTP layer, three blocks a side at
- * most. */
-static void small_config(struct model_config *c)
-{
-    read_config(c, "config_v32.json");
-    c->n_vocab = 40;
-    c->hidden = 200;
-    c->n_layer = 2;
-    c->n_dense_layer = 1;
-    c->n_head = 2;
-    c->q_lora_rank = 72;
-    c->index_n_head = 3;
-    c->dense_inner = 264;
-    c->moe_inner = 320;
-    c->n_expert = 2;
-    c->n_group = 1;
-    c->topk_group = 1;
-    c->n_expert_used = 1;
-}
-
-/* What to get wrong in one tensor, by name. */
-struct change {
-    const char *name;
-    bool drop;
-    const char *dtype;
-    uint32_t n_dim; /* 0: as it should be */
-    uint64_t dim[3];
-};
-
 static const struct parallel one_rank = {.tp = {.rank = 0, .size = 1}};
-
-struct maker {
-    const struct model_config *config;
-    const struct change *change; /* or NULL */
-    enum dtype linear;           /* stored type of linear weights */
-    enum dtype other;            /* and of the rest */
-    bool no_mtp;
-    unsigned residue; /* of the data's place in the file, modulo 8 */
-    struct safetensors_writer weights;
-    struct safetensors_writer scales;
-};
-
-static void make_tensor(struct maker *m, struct safetensors_writer *w, const char *name,
-                        enum dtype type, uint32_t n_dim, uint64_t n_row, uint64_t n_col)
-{
-    const char *type_name = dtype_name(type);
-    uint64_t dim[3] = {n_dim == 1 ? n_col : n_row, n_col, 0};
-    if (m->change && strcmp(m->change->name, name) == 0) {
-        if (m->change->drop) return;
-        if (m->change->dtype) type_name = m->change->dtype;
-        if (m->change->n_dim) {
-            n_dim = m->change->n_dim;
-            memcpy(dim, m->change->dim, sizeof dim);
-        }
-    }
-    size_t n = 1;
-    for (uint32_t i = 0; i < n_dim; i++) n *= dim[i];
-    enum dtype stored = dtype_parse(type_name);
-    size_t n_bytes = n * (stored ? dtype_size(stored) : 1); /* F8_E5M2 is one byte */
-    char *bytes = mem_alloc(n_bytes + 1);
-    assert_non_null(bytes);
-    for (size_t i = 0; i < n_bytes; i++) bytes[i] = (char)(i % 113);
-    if (stored == DTYPE_F32) {
-        for (size_t i = 0; i < n; i++) memcpy(bytes + 4 * i, &(float){(float)i}, 4);
-    }
-    safetensors_add(w, name, type_name, n_dim, dim, bytes, n_bytes);
-    mem_free(bytes);
-}
-
-static uint32_t n_block(uint32_t n)
-{
-    return (n + TENSOR_SCALE_BLOCK - 1) / TENSOR_SCALE_BLOCK;
-}
-
-static fathom_err make_one(void *arg, const struct weight_need *need)
-{
-    struct maker *m = arg;
-    if (m->no_mtp && need->kind == WEIGHT_MTP) return FATHOM_OK;
-    enum dtype type = need->rule->storage == STORED_LINEAR ? m->linear : m->other;
-    make_tensor(m, &m->weights, need->name, type, need->n_dim, need->n_row, need->n_col);
-    if (type == DTYPE_F8_E4M3) {
-        char scale[WEIGHT_NAME_BYTES + 16];
-        (void)snprintf(scale, sizeof scale, "%s_scale_inv", need->name);
-        make_tensor(m, &m->scales, scale, DTYPE_F32, 2, n_block(need->n_row), n_block(need->n_col));
-    }
-    return FATHOM_OK;
-}
-
-/* All weights in one file and all scales in another, as a bundle. Element i of an FP8 weight is the
- * byte i % 113, of a scale the float i. */
-struct small {
-    struct buf files[2];
-    struct buf index;
-    fathom_bundle_file list[3];
-    fathom_bundle bundle;
-    struct checkpoint *c;
-};
-
-static void index_names(struct buf *index, const struct buf *file, const char *shard)
-{
-    const char *name;
-    json_t *entry;
-    size_t n = (size_t)(unsigned char)file->data[0] | (size_t)(unsigned char)file->data[1] << 8 |
-               (size_t)(unsigned char)file->data[2] << 16;
-    json_t *header = json_loadb(file->data + 8, n, 0, NULL);
-    assert_non_null(header);
-    json_object_foreach (header, name, entry) {
-        (void)buf_printf(index, "%s\"%s\":\"%s\"", index->len > 16 ? "," : "", name, shard);
-    }
-    json_decref(header);
-}
-
-static void small_open(struct small *s, struct maker *m)
-{
-    fathom_diag d = {0};
-    memset(s, 0, sizeof *s);
-    assert_int_equal(weights_walk(m->config, m->config->n_mtp, make_one, m), FATHOM_OK);
-    if (m->scales.data.len == 0) make_tensor(m, &m->scales, "left.over", DTYPE_F32, 1, 1, 4);
-    safetensors_finish(&m->weights, 0, &s->files[0]);
-    safetensors_finish(&m->scales, m->residue, &s->files[1]);
-    (void)buf_add_str(&s->index, "{\"weight_map\":{");
-    index_names(&s->index, &s->files[0], "w");
-    index_names(&s->index, &s->files[1], "s");
-    (void)buf_add_str(&s->index, "}}");
-    s->list[0] = (fathom_bundle_file){"w", (unsigned char *)s->files[0].data, s->files[0].len};
-    s->list[1] = (fathom_bundle_file){"s", (unsigned char *)s->files[1].data, s->files[1].len};
-    s->list[2] = (fathom_bundle_file){"model.safetensors.index.json",
-                                      (unsigned char *)s->index.data, s->index.len};
-    s->bundle = (fathom_bundle){.name = "small", .files = s->list, .n_file = 3};
-    if (checkpoint_open_bundle(&s->c, &s->bundle, &d)) fail_msg("%s", d.text);
-}
-
-static void small_close(struct small *s)
-{
-    checkpoint_close(s->c);
-    buf_free(&s->files[0]);
-    buf_free(&s->files[1]);
-    buf_free(&s->index);
-}
-
-static struct maker fp8_maker(const struct model_config *config)
-{
-    return (struct maker){.config = config, .linear = DTYPE_F8_E4M3, .other = DTYPE_BF16};
-}
 
 /* ---- the table against what is published ---------------------------------------------------- */
 
@@ -435,114 +275,6 @@ static void checkpoint_without_mtp_binds(void **state)
     small_close(&s);
 }
 
-/* ---- faults --------------------------------------------------------------------------------- */
-
-static void every_mismatch_names_tensor_value_and_need(void **state)
-{
-    (void)state;
-    static const struct {
-        struct change change;
-        const char *message;
-    } cases[] = {
-        {{.name = "model.norm.weight", .drop = true},
-         "small: model.norm.weight: missing; needed is BF16 [200]"},
-        {{.name = "model.layers.1.self_attn.q_a_proj.weight", .drop = true},
-         "model.layers.1.self_attn.q_a_proj.weight: missing; needed is F8_E4M3 [72, 200]"},
-        {{.name = "model.layers.1.mlp.gate.e_score_correction_bias", .drop = true},
-         "model.layers.1.mlp.gate.e_score_correction_bias: missing; needed is F32 [2]"},
-        {{.name = "model.layers.0.self_attn.indexer.k_norm.bias", .drop = true},
-         "model.layers.0.self_attn.indexer.k_norm.bias: missing; needed is BF16 [128]"},
-        {{.name = "model.layers.1.mlp.experts.1.up_proj.weight", .drop = true},
-         "model.layers.1.mlp.experts.1.up_proj.weight: missing"},
-        {{.name = "model.layers.2.hnorm.weight", .drop = true},
-         "model.layers.2.hnorm.weight: missing"},
-        {{.name = "model.layers.1.self_attn.kv_b_proj.weight", .n_dim = 2, .dim = {512, 256}},
-         "model.layers.1.self_attn.kv_b_proj.weight: dim[1] is 256, needed is 512"},
-        {{.name = "model.layers.1.self_attn.kv_b_proj.weight", .n_dim = 2, .dim = {511, 512}},
-         "model.layers.1.self_attn.kv_b_proj.weight: dim[0] is 511, needed is 512"},
-        {{.name = "lm_head.weight", .n_dim = 1, .dim = {8000}},
-         "lm_head.weight: it has 1 dimensions, needed is [40, 200]"},
-        {{.name = "model.norm.weight", .n_dim = 1, .dim = {201}},
-         "model.norm.weight: dim[0] is 201, needed is 200"},
-        {{.name = "model.norm.weight", .dtype = "F8_E4M3"},
-         "model.norm.weight: dtype is F8_E4M3, needed is BF16, F16 or F32"},
-        {{.name = "model.layers.0.mlp.up_proj.weight", .dtype = "I32"},
-         "model.layers.0.mlp.up_proj.weight: dtype is I32, needed is F8_E4M3, BF16, F16 or F32"},
-        {{.name = "model.layers.0.mlp.up_proj.weight", .dtype = "F8_E5M2"},
-         "model.layers.0.mlp.up_proj.weight: dtype is F8_E5M2, needed is"},
-        {{.name = "model.layers.0.mlp.up_proj.weight_scale_inv", .drop = true},
-         "model.layers.0.mlp.up_proj.weight_scale_inv: missing; needed is F32 [3, 2], because the "
-         "weight is F8_E4M3"},
-        {{.name = "model.layers.0.self_attn.kv_a_proj_with_mqa.weight_scale_inv",
-          .n_dim = 2,
-          .dim = {4, 2}},
-         "model.layers.0.self_attn.kv_a_proj_with_mqa.weight_scale_inv: dim[0] is 4, needed is 5"},
-        {{.name = "model.layers.0.mlp.up_proj.weight_scale_inv", .dtype = "BF16"},
-         "model.layers.0.mlp.up_proj.weight_scale_inv: dtype is BF16, needed is F32"},
-    };
-    struct model_config config;
-    small_config(&config);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct model_weights w;
-        struct small s;
-        fathom_diag d = {0};
-        struct maker m = fp8_maker(&config);
-        m.change = &cases[i].change;
-        small_open(&s, &m);
-        fathom_err err = weights_bind(&w, s.c, &config, &one_rank, &d);
-        if (!strstr(d.text, cases[i].message)) {
-            print_error("gives \"%s\"\n  needed is \"%s\"\n", d.text, cases[i].message);
-        }
-        assert_int_equal(err, FATHOM_EMISMATCH);
-        assert_non_null(strstr(d.text, cases[i].message));
-        assert_null(w.layers);
-        weights_release(&w);
-        small_close(&s);
-    }
-}
-
-static void count_missing(void *arg, const char *message)
-{
-    size_t *n_missing = arg;
-    *n_missing += strstr(message, ": missing; needed is ") != NULL;
-}
-
-static void all_faults_are_reported(void **state)
-{
-    (void)state;
-    struct model_config config, larger;
-    struct small s;
-    size_t n_missing = 0;
-    small_config(&config);
-    larger = config;
-    larger.n_expert = 4;
-    larger.n_mtp = 0;
-    config.n_mtp = 0;
-    struct maker m = fp8_maker(&config);
-    small_open(&s, &m);
-    larger.n_layer = 3; /* a whole layer, and the experts 2 and 3 of layer 1, are not there */
-    size_t n_fault = weights_check(s.c, &larger, count_missing, &n_missing);
-    assert_true(n_fault > 20 &&
-                n_fault == n_missing + 2); /* the router's two tensors have another shape */
-    small_close(&s);
-}
-
-struct unused {
-    size_t n_copy, n_other;
-    char last[128];
-};
-
-static void count_unused(void *arg, const struct tensor *t, bool is_copy)
-{
-    struct unused *u = arg;
-    if (is_copy) {
-        u->n_copy++;
-        return;
-    }
-    u->n_other++;
-    (void)snprintf(u->last, sizeof u->last, "%s", t->name);
-}
-
 static void left_over_tensors_are_listed(void **state)
 {
     (void)state;
@@ -558,55 +290,6 @@ static void left_over_tensors_are_listed(void **state)
     assert_int_equal(u.n_copy, 2);
     assert_int_equal(u.n_other, 1);
     assert_string_equal(u.last, "left.over");
-    small_close(&s);
-}
-
-static void other_quantizations_are_refused_in_one_line(void **state)
-{
-    (void)state;
-    struct model_config config;
-    struct model_weights w;
-    struct small s;
-    fathom_diag d = {0};
-    small_config(&config);
-    struct maker m = fp8_maker(&config);
-    small_open(&s, &m);
-    config.quant = QUANT_OTHER;
-    (void)snprintf(config.quant_name, sizeof config.quant_name, "hqq");
-    assert_int_equal(weights_bind(&w, s.c, &config, &one_rank, &d), FATHOM_EUNSUPPORTED);
-    assert_non_null(strstr(d.text, "the quantization method \"hqq\" is not read"));
-    small_close(&s);
-}
-
-static void every_failing_allocation_is_clean(void **state)
-{
-    (void)state;
-    struct model_config config;
-    struct small s;
-    small_config(&config);
-    struct maker m = fp8_maker(&config);
-    m.residue = 1;
-    small_open(&s, &m);
-    for (long n = 0;; n++) {
-        struct model_weights w;
-        fathom_diag d = {0};
-        mem_fail_after(n);
-        fathom_err err = weights_bind(&w, s.c, &config, &one_rank, &d);
-        bool hit = mem_fail_hit();
-        mem_fail_after(-1);
-        if (!hit) {
-            assert_int_equal(err, FATHOM_OK);
-            assert_true(n > 10);
-            weights_release(&w);
-            break;
-        }
-        assert_int_equal(err, FATHOM_ENOMEM);
-        assert_true(d.text[0] != '\0');
-    }
-    struct unused u = {0};
-    mem_fail_after(0);
-    assert_int_equal(weights_each_unused(s.c, &config, count_unused, &u), FATHOM_ENOMEM);
-    mem_fail_after(-1);
     small_close(&s);
 }
 
@@ -699,70 +382,6 @@ static void generated_weights_ask_for_values(void **state)
     weights_release(&other);
 }
 
-static void ranks_that_cut_a_group_are_refused(void **state)
-{
-    (void)state;
-    struct model_config config;
-    struct model_weights w;
-    fathom_diag d = {0};
-    small_config(&config);
-    config.hidden = 256;
-    config.moe_inner = 320; /* 160 a rank: two and a half groups */
-    config.quant_group = 64;
-    model_config_set_quant(&config, "awq");
-    assert_int_equal(weights_generate(&w, &config, 7, &(struct parallel){.tp = {1, 2}}, &d),
-                     FATHOM_EINVAL);
-    assert_string_equal(d.text,
-                        "model.layers.1.mlp.shared_experts.down_proj.weight: a rank has 160 of its "
-                        "320 inputs, which cuts a group of 64: choose fewer ranks");
-    const struct weight_use use = {.backend_name = "cpu", .parallel = {.tp = {0, 2}}};
-    fathom_diag plan = {0};
-    assert_int_equal(weights_check_served(NULL, &config, &use, &plan), FATHOM_EINVAL);
-    assert_string_equal(plan.text, d.text);
-    weights_release(&w);
-}
-
-/* Where experts are stacked; a processor multiplies each by itself. */
-static void two_forms_in_experts_are_named(void **state)
-{
-    (void)state;
-    static const struct {
-        struct change change;
-        const char *message;
-    } cases[] = {
-        {{.name = "model.layers.1.mlp.experts.1.up_proj.weight", .dtype = "F16"},
-         "model.layers.1.mlp.experts.1.up_proj.weight is F16, "
-         "model.layers.1.mlp.experts.0.gate_proj.weight is BF16: the cuda backend needs gate and "
-         "up of a layer's experts in one form: use --backend cpu, or a release that codes them "
-         "alike"},
-        {{.name = "model.layers.1.mlp.experts.1.down_proj.weight", .dtype = "F32"},
-         "model.layers.1.mlp.experts.1.down_proj.weight is F32, "
-         "model.layers.1.mlp.experts.0.down_proj.weight is BF16: the cuda backend needs down of a "
-         "layer's experts in one form: use --backend cpu, or a release that codes them alike"},
-        {{.name = "model.layers.1.mlp.shared_experts.down_proj.weight", .dtype = "F32"}, NULL},
-        {{.name = "model.layers.0.mlp.up_proj.weight", .dtype = "F16"}, NULL},
-    };
-    struct model_config config;
-    small_config(&config);
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct small s;
-        fathom_diag d = {{0}};
-        struct maker m = {.config = &config,
-                          .change = &cases[i].change,
-                          .linear = DTYPE_BF16,
-                          .other = DTYPE_BF16};
-        struct weight_use use = {
-            .backend_name = "cuda", .stacks_experts = true, .parallel = one_rank};
-        small_open(&s, &m);
-        const fathom_err err = weights_check_served(s.c, &config, &use, &d);
-        assert_int_equal(err, cases[i].message ? FATHOM_EUNSUPPORTED : FATHOM_OK);
-        if (cases[i].message) assert_string_equal(d.text, cases[i].message);
-        use.stacks_experts = false;
-        assert_int_equal(weights_check_served(s.c, &config, &use, &d), FATHOM_OK);
-        small_close(&s);
-    }
-}
-
 static void pilot_binds(void **state)
 {
     (void)state;
@@ -812,15 +431,9 @@ int main(void)
         cmocka_unit_test(unaligned_scales_are_copied),
         cmocka_unit_test(linear_weights_may_be_unquantized),
         cmocka_unit_test(checkpoint_without_mtp_binds),
-        cmocka_unit_test(every_mismatch_names_tensor_value_and_need),
-        cmocka_unit_test(all_faults_are_reported),
         cmocka_unit_test(left_over_tensors_are_listed),
-        cmocka_unit_test(other_quantizations_are_refused_in_one_line),
-        cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(experts_are_whole_on_their_ranks),
         cmocka_unit_test(generated_weights_ask_for_values),
-        cmocka_unit_test(ranks_that_cut_a_group_are_refused),
-        cmocka_unit_test(two_forms_in_experts_are_named),
         cmocka_unit_test(pilot_binds),
     };
     log_set_level(LOG_LEVEL_ERROR);
