@@ -155,11 +155,20 @@ static __device__ __forceinline__ uint32_t sent_word(const char *row, uint32_t u
     return k % 4 == 0 ? v.x : k % 4 == 1 ? v.y : k % 4 == 2 ? v.z : v.w;
 }
 
+/* Whose row a block has, and which: row by row, of the rank behind this one first. So all ranks send
+ * to all at any time. By tokens they would send to rank 0 first, then all to rank 1, and what one
+ * of them can take in is what the others share. */
+static __device__ __forceinline__ uint32_t source_of(const struct peers &p, uint32_t at)
+{
+    return (p.rank + 1 + at % p.world) % p.world;
+}
+
 /* A block a token. */
 __global__ void __launch_bounds__(SEND_THREADS)
     ep_arrive_kernel(const GRID_CONSTANT struct ep_args a, const GRID_CONSTANT struct peers p)
 {
-    const uint32_t token = blockIdx.x, source = token / a.n_place, i = token % a.n_place;
+    const uint32_t source = source_of(p, blockIdx.x), i = blockIdx.x / p.world;
+    const uint32_t token = source * a.n_place + i;
     kernel_begin();
     const uint32_t epoch = p.epochs[p.at.epoch_ep];
     const struct ep_slot slot = slot_of(p, epoch, source, i);
@@ -242,13 +251,14 @@ __global__ void __launch_bounds__(SUM_THREADS)
     ep_give_kernel(const GRID_CONSTANT struct ep_args a, const GRID_CONSTANT struct peers p,
                    const typename row_value<FORM>::type *rows)
 {
-    const uint32_t i = (blockIdx.x * SUM_THREADS + threadIdx.x) * 4, token = blockIdx.y;
-    const uint32_t source = token / a.n_place;
+    const uint32_t i = (blockIdx.x * SUM_THREADS + threadIdx.x) * 4;
+    const uint32_t source = source_of(p, blockIdx.y), place = blockIdx.y / p.world;
+    const uint32_t token = source * a.n_place + place;
     float4 sum;
     kernel_begin();
     if (blockIdx.x + blockIdx.y == 0 && threadIdx.x == 0) p.epochs[p.at.epoch_ep]++;
     if (i >= a.n || !sum_experts<FORM>(a, token, rows, i, &sum)) return;
-    char *const to = p.base[source] + sum_slot(p, token % a.n_place, p.rank, i);
+    char *const to = p.base[source] + sum_slot(p, place, p.rank, i);
     if (source == p.rank) {
         *(float4 *)to = peer_value(sum);
     } else {
