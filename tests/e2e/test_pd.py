@@ -222,9 +222,7 @@ def check_strange():
 def check_router():
     """The router asks one server for the prompt and another one for the answer."""
     one, d = server(), server("kv_consumer")
-    # In small chunks: an instrumented program has its first pages too late otherwise, as long as a
-    # server does not know its own pace.
-    ps = [server("kv_producer", "--max-num-batched-tokens", "128") for _ in range(2)]
+    ps = [server("kv_producer"), server("kv_producer")]
     router = Router([d], "--prefill", *[p.url for p in ps], "--decode")
     atexit.register(router.kill)
     router.wait_up(3)

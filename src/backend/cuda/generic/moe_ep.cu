@@ -155,9 +155,9 @@ static __device__ __forceinline__ uint32_t sent_word(const char *row, uint32_t u
     return k % 4 == 0 ? v.x : k % 4 == 1 ? v.y : k % 4 == 2 ? v.z : v.w;
 }
 
-/* Whose row a block has, and which: row by row, of the rank behind this one first. So all ranks send
- * to all at any time. By tokens they would send to rank 0 first, then all to rank 1, and what one
- * of them can take in is what the others share. */
+/* Whose row a block has: blocks go row by row, of the rank behind this one first, so that all ranks
+ * send to all at any time. By tokens all would send to rank 0 first, then to rank 1, and share what
+ * one of them can take in. */
 static __device__ __forceinline__ uint32_t source_of(const struct peers &p, uint32_t at)
 {
     return (p.rank + 1 + at % p.world) % p.world;
