@@ -121,7 +121,9 @@ struct race_state {
 namespace
 {
 
-race_state *st; /* of the threads that run */
+/* Of the threads of the kernel that this thread of the host runs; NULL: it runs none. What others do
+ * meanwhile, the hooks are told of too: launches are compiled with kernels. */
+thread_local race_state *st;
 
 unsigned block_of(unsigned thread)
 {
@@ -208,7 +210,7 @@ bool is_read_beside(const void *p, unsigned thread)
 /* NULL for memory that is not shared, as most is */
 inline shadow *shadow_of(const void *p)
 {
-    if (!st || !st->running) return NULL;
+    if (!st->running) return NULL;
     const size_t at = (size_t)((const char *)p - st->shared);
     if (at < st->n_shared) return st->shared_shadows + at;
     const size_t place = (size_t)((const char *)p - &__data_start);
@@ -244,6 +246,7 @@ bool is_as_before(const void *p, size_t i, const shadow &of, const shadow &befor
 /* The calling thread writes, or starts a copy that does: a.entity. */
 inline void note_write(const void *p, size_t n, const access &a)
 {
+    if (!st) return;
     shadow *s = shadow_of(p);
     if (!s) return simt_link_write(p, n);
     note_shared_write(s, p, n, a);
@@ -251,6 +254,7 @@ inline void note_write(const void *p, size_t n, const access &a)
 
 inline void note_plain_write(const void *p, size_t n)
 {
+    if (!st) return;
     shadow *s = shadow_of(p);
     if (!s) return simt_link_write(p, n);
     note_shared_write(s, p, n, access_now(false));
@@ -311,6 +315,7 @@ inline bool is_read_by_many(const shadow *s, size_t n, unsigned thread)
 
 inline void note_read(const void *p, size_t n)
 {
+    if (!st) return;
     shadow *s = shadow_of(p);
     if (!s) return simt_link_read(p, n);
     note_shared_read(s, p, n);

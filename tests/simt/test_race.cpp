@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <thread>
+
 extern "C" {
 #include <cmocka.h>
 }
@@ -82,6 +84,16 @@ template <int WAIT> void overwrite(void)
     if (WAIT == 1) __syncwarp();
     if (WAIT == 2) __syncthreads();
     if (threadIdx.x == 5) word = 2;
+}
+
+/* What another thread of the host does while a kernel runs is no thread's of the kernel. */
+void beside_host(void)
+{
+    __shared__ uint32_t word;
+    volatile uint32_t got;
+    if (threadIdx.x == 0) std::thread([p = &word] { *p = 1; }).join();
+    if (threadIdx.x == THREADS - 1) got = word;
+    (void)got;
 }
 
 template <bool ATOMIC> void count(void)
@@ -258,6 +270,7 @@ void test_what_is_waited_for_is_no_race(void **)
 {
     run(exchange<40, 2>);
     run(exchange<0, 0>);
+    run(beside_host);
     run(overwrite<2>);
     run(count<true>);
     run(copy_over<true>);
