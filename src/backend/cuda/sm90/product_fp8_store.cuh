@@ -40,22 +40,12 @@ static __device__ __forceinline__ void store_boxes(const struct work &w, const s
     bulk_commit();
 }
 
-/* The sums of the tile that is finished to device memory, by way of shared memory: as boxes, or a
- * row an access of the warp. */
+/* What lies in the warp's boxes to device memory: as boxes, or a row an access of the warp. */
 template <enum form FORM>
-static __device__ __forceinline__ void store_sums(const struct work &w, const struct walk &x,
-                                                  const float (&sum)[64])
+static __device__ __forceinline__ void store_staged(const struct work &w, const struct walk &x)
 {
     DCHECK(x.summed.n <= BN && x.summed.n % 4 == 0);
-    const bool boxed = FORM == FORM_PLAIN;
-    if (boxed && x.lane == 0) bulk_wait_read();
-    __syncwarp();
-#pragma unroll
-    for (uint32_t j = 0; j < 16; j++) {
-        stage_pair(x, j, make_float2(sum[4 * j], sum[4 * j + 1]),
-                   make_float2(sum[4 * j + 2], sum[4 * j + 3]));
-    }
-    if (boxed) {
+    if (FORM == FORM_PLAIN) {
         store_boxes(w, x);
         return;
     }
@@ -71,14 +61,49 @@ static __device__ __forceinline__ void store_sums(const struct work &w, const st
     }
 }
 
-/* The same rounded to bf16: rounded where they are summed, which halves what goes through shared
- * memory. A warp's rows of 256 bytes, their pieces permuted by the row; two rows an access. */
+/* The sums of the tile that is finished to device memory, by way of shared memory. */
+template <enum form FORM>
+static __device__ __forceinline__ void store_sums(const struct work &w, const struct walk &x,
+                                                  const float (&sum)[64])
+{
+    if (FORM == FORM_PLAIN && x.lane == 0) bulk_wait_read();
+    __syncwarp();
+#pragma unroll
+    for (uint32_t j = 0; j < 16; j++) {
+        stage_pair(x, j, make_float2(sum[4 * j], sum[4 * j + 1]),
+                   make_float2(sum[4 * j + 2], sum[4 * j + 3]));
+    }
+    store_staged<FORM>(w, x);
+}
+
+/* A warp's rows of bf16 in shared memory: their pieces are permuted by the row. */
+enum { ROUNDED_ROW_BYTES = BN * sizeof(bf16) };
+
+/* They go to device memory, two rows an access. */
+static __device__ __forceinline__ void store_staged_rounded(const struct work &w,
+                                                            const struct walk &x)
+{
+    enum { ROW_PIECES = ROUNDED_ROW_BYTES / PIECE_BYTES, AT_ONCE = 2 };
+    const uint32_t piece = x.lane % ROW_PIECES, first = x.lane / ROW_PIECES;
+    const bool inside = piece * 8 < x.summed.n;
+    bf16 *const out = w.a.out_h + x.summed.col * BN + piece * 8;
+#pragma unroll
+    for (uint32_t i = 0; i < WARP_ROWS / AT_ONCE; i++) {
+        const uint32_t r = i * AT_ONCE + first;
+        const int row = shfl(x.summed.row, (int)r);
+        const uint4 v =
+            *(const uint4 *)(x.boxes + r * ROUNDED_ROW_BYTES + (piece ^ (r & 7)) * PIECE_BYTES);
+        if (row >= 0 && inside) *(uint4 *)(out + (size_t)row * w.a.out_stride) = v;
+    }
+}
+
+/* The sums rounded to bf16: rounded where they are summed, which halves what goes through shared
+ * memory. */
 static __device__ __forceinline__ void store_rounded(const struct work &w, const struct walk &x,
                                                      const float (&sum)[64])
 {
-    enum { ROW_BYTES = BN * sizeof(bf16), ROW_PIECES = ROW_BYTES / PIECE_BYTES, AT_ONCE = 2 };
     const uint32_t in = x.lane % 8, to_row = x.lane / 8 % 2 * 8 + in, to_piece = x.lane / 16;
-    const uint32_t to = smem_address(x.boxes) + to_row * ROW_BYTES;
+    const uint32_t to = smem_address(x.boxes) + to_row * ROUNDED_ROW_BYTES;
     __syncwarp();
 #pragma unroll
     for (uint32_t j = 0; j < 16; j += 2) {
@@ -87,16 +112,7 @@ static __device__ __forceinline__ void store_rounded(const struct work &w, const
                     pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
     }
     __syncwarp();
-    const uint32_t piece = x.lane % ROW_PIECES, first = x.lane / ROW_PIECES;
-    const bool inside = piece * 8 < x.summed.n;
-    bf16 *const out = w.a.out_h + x.summed.col * BN + piece * 8;
-#pragma unroll
-    for (uint32_t i = 0; i < WARP_ROWS / AT_ONCE; i++) {
-        const uint32_t r = i * AT_ONCE + first;
-        const int row = shfl(x.summed.row, (int)r);
-        const uint4 v = *(const uint4 *)(x.boxes + r * ROW_BYTES + (piece ^ (r & 7)) * PIECE_BYTES);
-        if (row >= 0 && inside) *(uint4 *)(out + (size_t)row * w.a.out_stride) = v;
-    }
+    store_staged_rounded(w, x);
 }
 
 /* Turns the pairs of KV_ROPE columns from j = FIRST on by the angles of their rows. */

@@ -1,22 +1,22 @@
 /* product_u4.cu - matrix product of packed U4 weights for many rows on sm_90a
  *
- * As product_fp8.cu: tiles of 128 rows x 128 outputs, two warpgroups that multiply 64 rows each,
- * and whatever leaves a tile. A K line of weights arrives packed (pack4.h). The warpgroup that
- * loads turns it into E4M3 codes (u4.cuh) where the tensor cores take them, once for all rows, and
- * its scales into floats. Each output has a scale of its own, so sums are multiplied by two numbers
- * that depend on row and column; G is the number of groups of a K line, which are summed one after
- * the other.
+ * As product_fp8.cu: tiles of 128 rows x 128 outputs, two warpgroups that multiply, one that fills
+ * the ring. But weights are the 64-row operand of the warpgroup products and come from registers,
+ * as in product_few_kernel.cuh: a warpgroup makes the codes (u4.cuh) of a packed tile (pack4.h) of
+ * 64 outputs, which nobody else reads, and multiplies all rows of inputs with them, or 64 where the
+ * task has no more. So codes do not cross shared memory, and there is nobody to wait for. A sum is
+ * multiplied by two scales that depend on row and output; G is the number of groups of a K line,
+ * which are summed one after the other.
  *
- * Loading is ahead of turning by AHEAD K lines. A stage goes round:
+ * A stage has a K line of inputs, their scales and two packed tiles:
  *
- *   empty --- inputs on their way; full: their bytes, or the arrivals of who gathers, and a warp's
- *             that has turned its weights ---> full
+ *   empty --- copies on their way; full: their bytes, and the arrivals of all who copy ---> full
  *   full ---- read by every warp that multiplies ---> empty
  *
- * Packed tiles have a ring of their own, between one thread and its warpgroup. Scales lie in
- * twice as many slots as there are stages: warps read them behind the stage's release, and are
- * through before the slot's turn comes again, because whoever fills it has waited for stages
- * released later. */
+ * A thread's sums have their outputs along the warpgroup's 64 and rows across; what leaves a tile
+ * (product_fp8_store.cuh) has a warp's 16 rows with all outputs. So a finished tile changes hands
+ * in shared memory: every warp says at `cleared` that its rows there have been read, then all put
+ * their sums to the rows they belong to, say so at `spread`, and each warp goes on with its 16. */
 #include "backend/cuda/sm90/product_u4.cuh"
 
 #include "backend/cuda/sm90/product_fp8_store.cuh"
@@ -24,17 +24,12 @@
 #include "backend/cuda/sm90/u4.cuh"
 
 enum {
-    U4_STAGES = 4,
-    PACKED = 3, /* packed K lines */
-    LOAD_REGISTERS = 56,
-    MULTIPLY_REGISTERS = 224,
-    AHEAD = PACKED - 1,
-    LOAD_WARPS = GROUP_THREADS / WARP,
+    U4_STAGES = 5,
     TILES = BN / PACK4_ROWS,
+    HELD_BYTES = WARP_ROWS * PAIR_COLS * (int)sizeof(float),
 };
-static_assert(AHEAD < U4_STAGES - 1, "weights are turned while those before are multiplied");
-static_assert((int)GROUP_THREADS == (int)BN, "a thread turns the scales of an output");
-static_assert((int)PACK4_ROWS == (int)TILE_ROWS && LOAD_WARPS * 16 == (int)PACK4_ROWS, "tiles");
+static_assert((int)GROUP_THREADS == (int)BM, "a thread copies the scales of a row");
+static_assert((int)PACK4_ROWS == (int)GROUP_ROWS && (int)TILES == 2, "a warpgroup has a tile");
 
 /* Bytes of a packed tile at most: with two groups there is no room for F32 scales and zeros. */
 template <int G> constexpr uint32_t packed_bytes(void)
@@ -44,14 +39,14 @@ template <int G> constexpr uint32_t packed_bytes(void)
 
 template <int G> struct alignas(ALIGN_BYTES) u4_stages {
     uint8_t in[U4_STAGES][BM * BK];
-    uint8_t w[U4_STAGES][BN * BK];
     uint8_t out[CONSUMER_WARPS][BOXES][WARP_ROWS * BOX_BYTES];
-    uint8_t packed[PACKED][TILES][packed_bytes<G>()];
-    float scale[2 * U4_STAGES][G][BN]; /* times 512, where scale_place says */
+    uint8_t held[CONSUMER_WARPS][HELD_BYTES]; /* OUTPUT_SWIGLU */
+    uint8_t packed[U4_STAGES][TILES][packed_bytes<G>()];
+    float in_scale[U4_STAGES][BM]; /* where scale_place says */
     uint64_t full[U4_STAGES];
     uint64_t empty[U4_STAGES];
-    uint64_t packed_full[PACKED];
-    uint64_t packed_empty[PACKED];
+    uint64_t cleared;
+    uint64_t spread;
     static_assert(packed_bytes<G>() % PIECE_BYTES == 0, "pieces");
 };
 static_assert(sizeof(struct u4_stages<1>) <= SHARED_MAX, "shared memory of a block");
@@ -62,53 +57,27 @@ struct u4_work {
     struct u4_form form;
 };
 
-static __device__ __forceinline__ uint32_t scale_slot(const struct ring &at)
+/* Scales of rows 8 j + 2 t and the next, and of those eight further, lie together. */
+static __device__ __forceinline__ uint32_t scale_place(uint32_t row)
 {
-    return at.stage + at.parity * U4_STAGES;
-}
-
-/* Scales of columns 8 j + 2 t and the next, and of those eight further, lie together. */
-static __device__ __forceinline__ uint32_t scale_place(uint32_t col)
-{
-    const uint32_t j = col / 8, t = col / 2 % 4;
-    return j / 2 * 16 + t * 4 + j % 2 * 2 + col % 2;
+    const uint32_t j = row / 8, t = row / 2 % 4;
+    return j / 2 * 16 + t * 4 + j % 2 * 2 + row % 2;
 }
 
 /* ---- the warpgroup that loads ---- */
 
-/* Where it is: K lines loaded so far, and the packed ring's next slot. When a line has been loaded
- * that slot has the oldest one, which is turned next. */
-struct u4_load {
-    uint32_t n;
-    struct ring packed;
-};
-
-static __device__ __forceinline__ void advance_load(struct u4_load &x)
-{
-    x.n++;
-    advance_of<PACKED>(x.packed);
-}
-
-static __device__ __forceinline__ uint32_t stage_of(uint32_t line)
-{
-    return line % U4_STAGES;
-}
-
-static __device__ __forceinline__ uint32_t parity_of(uint32_t line)
-{
-    return line / U4_STAGES % 2;
-}
-
-/* Tiles past the matrix are not copied: what is multiplied instead is nobody's. */
+/* By one thread: packed tiles, and rows that lie one after the other. Tiles past the matrix are not
+ * copied: what is multiplied instead is nobody's. */
 template <enum form FORM, enum output OUTPUT, int G>
-static __device__ __forceinline__ void load_packed(const struct work &w, struct u4_stages<G> *s,
-                                                   uint32_t slot, uint32_t k_line,
-                                                   const struct task &t, uint32_t col)
+static __device__ __forceinline__ void load_tiles(const struct work &w, struct u4_stages<G> *s,
+                                                  uint32_t stage, uint32_t k_line,
+                                                  const struct task &t, uint32_t col)
 {
-    const uint32_t full = smem_address(&s->packed_full[slot]), bytes = w.a.pack.tile_bytes;
-    const uint32_t n_tile = ceil_div(w.a.n, PACK4_ROWS);
+    const uint32_t full = smem_address(&s->full[stage]), bytes = w.a.pack.tile_bytes;
+    const uint32_t n_tile = ceil_div(w.a.n, PACK4_ROWS), in = smem_address(s->in[stage]);
     const char *from = (const char *)w.a.w + (size_t)t.expert * w.a.w_stride;
-    uint32_t tile[TILES], n = 0;
+    const bool both = t.n > GROUP_ROWS;
+    uint32_t tile[TILES], n = FORM == FORM_GATHER ? 0 : (both ? BM : GROUP_ROWS) * BK;
     for (uint32_t i = 0; i < TILES; i++) {
         tile[i] = OUTPUT == OUTPUT_SWIGLU ? col + i * (w.a.n / 2 / PAIR_COLS) : col * TILES + i;
         if (tile[i] < n_tile) n += bytes;
@@ -116,334 +85,311 @@ static __device__ __forceinline__ void load_packed(const struct work &w, struct 
     mbarrier_arrive_expect(full, n);
     for (uint32_t i = 0; i < TILES; i++) {
         if (tile[i] >= n_tile) continue;
-        bulk_load(smem_address(s->packed[slot][i]),
+        bulk_load(smem_address(s->packed[stage][i]),
                   from + ((size_t)tile[i] * w.n_k_line + k_line) * bytes, bytes, full);
     }
+    if (FORM == FORM_GATHER) return;
+    const int x = (int)k_line * BK;
+    tensor_load(in, &w.in_map, full, x, t.first, 0);
+    if (both) tensor_load(in + GROUP_ROWS * BK, &w.in_map, full, x, t.first + GROUP_ROWS, 0);
 }
 
-/* By every thread: the copies of a K line. */
-template <enum form FORM, enum output OUTPUT, int G>
-static __device__ __forceinline__ void
-load_line(const struct work &w, struct u4_stages<G> *s, struct u4_load &x,
-          const struct gather<GATHER_ROWS> &g, uint32_t k_line, const struct task &t, uint32_t col)
+/* The scales of this thread's row; rows past the task have the last one's. */
+template <enum form FORM>
+static __device__ __forceinline__ const float *row_scales(const struct work &w,
+                                                          const struct task &t)
 {
-    const uint32_t full = smem_address(&s->full[stage_of(x.n)]);
-    const uint32_t in = smem_address(s->in[stage_of(x.n)]);
-    wait_phase(&s->empty[stage_of(x.n)], parity_of(x.n) ^ 1);
-    if (threadIdx.x == 0) {
-        wait_phase(&s->packed_empty[x.packed.stage], x.packed.parity ^ 1);
-        load_packed<FORM, OUTPUT, G>(w, s, x.packed.stage, k_line, t, col);
-    }
-    if (FORM == FORM_GATHER) {
-        gather_k_line<GATHER_ROWS>(w, g, in, k_line);
-        mbarrier_arrive_cp_async(full);
-    } else if (threadIdx.x == 0) {
-        const bool both = t.n > GROUP_ROWS;
-        const int from = (int)k_line * BK;
-        mbarrier_arrive_expect(full, (both ? BM : GROUP_ROWS) * BK);
-        tensor_load(in, &w.in_map, full, from, t.first, 0);
-        if (both) {
-            tensor_load(in + GROUP_ROWS * BK, &w.in_map, full, from, t.first + GROUP_ROWS, 0);
-        }
-    }
-    advance_load(x);
-}
-
-/* A tile's words: lane 4 g + t of warp i has those of rows 16 i + g and 8 further, as pack4.h says,
- * and puts each where operands have it (wgmma.cuh). */
-template <int G>
-static __device__ __forceinline__ void turn_tile(const struct u4_form &form, const uint8_t *packed,
-                                                 uint8_t *to)
-{
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4;
-    const char *tile = (const char *)packed;
-    to += (warp * 16 + g) * BK + lane % 4 * 4;
-    uint32_t zero[2] = {};
-#pragma unroll
-    for (uint32_t half = 0; half < 2; half++) {
-        const uint4 v = *(const uint4 *)(tile + warp * 1024 + half * 512 + lane * 16);
-        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-        if (half == 0 || G == 2) {
-            const uint32_t at = half * (G - 1) * PACK4_ROWS + warp * 16 + g;
-            zero[0] = u4_zero(form, tile, at);
-            zero[1] = u4_zero(form, tile, at + 8);
-        }
-#pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            uint32_t codes[2];
-            u4_rows(words[i], zero, codes);
-            uint8_t *piece = to + ((half * 4 + i) ^ g) * PIECE_BYTES;
-            *(uint32_t *)piece = codes[0];
-            *(uint32_t *)(piece + 8 * BK) = codes[1];
-        }
-    }
-}
-
-/* By every thread: the oldest K line's weights, once they are there. */
-template <int G>
-static __device__ __forceinline__ void turn_line(const struct u4_form &form, struct u4_stages<G> *s,
-                                                 const struct u4_load &x)
-{
-    const uint32_t slot = x.packed.stage, line = x.n - PACKED, stage = stage_of(line);
-    const uint32_t output = threadIdx.x % BN, row = output % PACK4_ROWS;
-    wait_phase(&s->packed_full[slot], x.packed.parity ^ 1);
-#pragma unroll 1
-    for (uint32_t i = 0; i < TILES; i++) {
-        turn_tile<G>(form, s->packed[slot][i], s->w[stage] + i * TILE_BYTES);
-    }
-    const char *tile = (const char *)s->packed[slot][output / PACK4_ROWS];
-#pragma unroll
-    for (uint32_t i = 0; i < G; i++) {
-        s->scale[line % (2 * U4_STAGES)][i][scale_place(output)] =
-            u4_scale(form, tile, i * PACK4_ROWS + row);
-    }
-    async_proxy_fence();
-    __syncwarp();
-    if (threadIdx.x % WARP == 0) {
-        mbarrier_arrive(smem_address(&s->full[stage]));
-        mbarrier_arrive(smem_address(&s->packed_empty[slot]));
-    }
+    uint32_t row = (uint32_t)find_scales<FORM>(w, t, (int)threadIdx.x).first;
+    if (FORM == FORM_GATHER) row /= w.a.in_divisor;
+    return w.a.q_scale + (size_t)row * w.n_k_line;
 }
 
 template <enum form FORM, enum output OUTPUT, int G>
-static __device__ __forceinline__ void produce(const struct u4_work &u, struct u4_stages<G> *s)
+static __device__ __forceinline__ void produce(const struct work &w, struct u4_stages<G> *s)
 {
-    const struct work &w = u.w;
     const uint32_t n_row_tile = row_tile_count<FORM>(w);
-    struct u4_load x = {};
+    const uint32_t place = scale_place(threadIdx.x);
+    struct ring at = {0, 0};
     struct cursor i = {0, 0};
     for (bool more = move_on<FORM>(w, i, block_cursor(w), n_row_tile); more;
          more = move_on<FORM>(w, i, w.step, n_row_tile)) {
         const struct run r = run_at<FORM>(w, i, n_row_tile);
         const struct task t = task_at<FORM>(w, r.row_tile);
+        const float *scale = row_scales<FORM>(w, t);
         struct gather<GATHER_ROWS> g = {
         };
         if (FORM == FORM_GATHER) g = gather_of<GATHER_ROWS>(w, t);
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++) {
-                load_line<FORM, OUTPUT, G>(w, s, x, g, k_line, t, col);
-                if (x.n >= PACKED) turn_line<G>(u.form, s, x);
+            for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance_of<U4_STAGES>(at)) {
+                wait_phase(&s->empty[at.stage], at.parity ^ 1);
+                if (threadIdx.x == 0) {
+                    load_tiles<FORM, OUTPUT, G>(w, s, at.stage, k_line, t, col);
+                }
+                cp_async_4(smem_address(&s->in_scale[at.stage][place]), scale + k_line);
+                if (FORM == FORM_GATHER) {
+                    gather_k_line<GATHER_ROWS>(w, g, smem_address(s->in[at.stage]), k_line);
+                }
+                mbarrier_arrive_cp_async(smem_address(&s->full[at.stage]));
             }
         }
-    }
-    const uint32_t n = x.n;
-    for (uint32_t i = min(n, (uint32_t)AHEAD); i < AHEAD; i++) advance_load(x);
-    for (uint32_t i = 0; i < min(n, (uint32_t)AHEAD); i++) {
-        advance_load(x);
-        turn_line<G>(u.form, s, x);
     }
 }
 
 /* ---- the consumers ---- */
 
-/* Of two rows, K line k_line + lane % SCALE_LINES */
-template <enum form FORM>
-static __device__ __forceinline__ struct scales
-load_scales(const struct work &w, const struct scales_at &s, uint32_t k_line, uint32_t lane)
-{
-    const uint32_t divisor = FORM == FORM_GATHER ? w.a.in_divisor : 1;
-    const uint32_t i = min(k_line + lane % SCALE_LINES, w.n_k_line - 1);
-    return {w.a.q_scale[(uint32_t)s.first / divisor * w.n_k_line + i],
-            w.a.q_scale[(uint32_t)s.second / divisor * w.n_k_line + i], 0.0f, 0.0f};
-}
+/* What a thread of them has on its way: which of a stage's tiles is its warpgroup's, and where its
+ * words, and its rows' scales, are in that. */
+struct u4_walk {
+    struct walk x;
+    uint32_t tile;
+    uint32_t words;
+    uint32_t row;
+    uint32_t parity; /* of cleared and spread */
+};
 
-/* Those behind K line k_line, the first one taken. */
-template <enum form FORM>
-static __device__ __forceinline__ void request_scales(const struct work &w, struct walk &x,
-                                                      uint32_t col, uint32_t col_end,
-                                                      uint32_t k_line)
-{
-    const bool in_tile = k_line + SCALE_LINES < w.n_k_line, in_run = col + 1 < col_end;
-    const struct scales_at &s = in_tile || in_run ? x.here : x.next;
-    x.ahead = load_scales<FORM>(w, s, in_tile ? k_line + SCALE_LINES : 0, x.lane);
-}
-
-static __device__ __forceinline__ float2 scales_at_line(const struct walk &x, uint32_t k_line)
-{
-    const int from = (int)(x.lane - x.lane % SCALE_LINES + k_line % SCALE_LINES);
-    return make_float2(shfl(x.first, from), shfl(x.second, from));
-}
-
-static __device__ __forceinline__ void take_scales(struct walk &x)
-{
-    x.first = x.ahead.first;
-    x.second = x.ahead.second;
-}
-
-template <enum form FORM>
-static __device__ __forceinline__ float2 scales_of(const struct work &w, struct walk &x,
-                                                   uint32_t col, uint32_t col_end, uint32_t k_line)
-{
-    if (k_line % SCALE_LINES == 0) {
-        take_scales(x);
-        request_scales<FORM>(w, x, col, col_end, k_line);
-    }
-    return scales_at_line(x, k_line);
-}
-
-template <int G>
-static __device__ __forceinline__ void release(struct u4_stages<G> *s, const struct walk &x)
-{
-    __syncwarp();
-    if (x.lane == 0) mbarrier_arrive(smem_address(&s->empty[x.at.stage]));
-}
-
-/* Begins the products of a group of the next K line, once that is there. */
-template <enum form FORM, int G>
-static __device__ __forceinline__ void start_group(float (&c)[64], struct u4_stages<G> *s,
-                                                   const struct walk &x, uint32_t group)
+/* Begins the products of a group of the next K line, once that is there, with N rows. */
+template <enum form FORM, int G, int N>
+static __device__ __forceinline__ void start_group(float (&c)[N / 2], const struct u4_form &form,
+                                                   struct u4_stages<G> *s, const struct u4_walk &u,
+                                                   uint32_t group)
 {
     enum { STEPS = BK / 32 / G };
+    const uint32_t stage = u.x.at.stage;
+    const char *tile = (const char *)s->packed[stage][u.tile];
     if (group == 0) {
-        wait_phase(&s->full[x.at.stage], x.at.parity);
+        wait_phase(&s->full[stage], u.x.at.parity);
         if (FORM == FORM_GATHER) async_proxy_fence();
     }
-    const uint64_t at = group * STEPS * 2;
-    const uint64_t in = x.in + x.at.stage * (sizeof s->in[0] >> 4) + at;
-    const uint64_t weight = x.weight + x.at.stage * (sizeof s->w[0] >> 4) + at;
-    wgmma_fence();
-    wgmma_e4m3_start(c, in, weight);
+    uint32_t a[STEPS][4];
+    const uint32_t at = group * PACK4_ROWS + u.row;
+    const uint32_t zero[2] = {u4_zero(form, tile, at), u4_zero(form, tile, at + 8)};
 #pragma unroll
-    for (int i = 1; i < STEPS; i++) {
-        wgmma_e4m3_add(c, in + (uint64_t)(2 * i), weight + (uint64_t)(2 * i));
+    for (uint32_t half = 0; half < STEPS / 2; half++) {
+        const uint4 v = *(const uint4 *)(tile + u.words + (group + half) * 512);
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            uint32_t rows[2];
+            u4_rows(words[i], zero, rows);
+            a[half * 2 + i / 2][i % 2 * 2] = rows[0];
+            a[half * 2 + i / 2][i % 2 * 2 + 1] = rows[1];
+        }
     }
+    const uint64_t in = u.x.in + stage * (sizeof s->in[0] >> 4) + group * STEPS * 2;
+    wgmma_fence();
+    wgmma_e4m3_start(c, a[0], in);
+#pragma unroll
+    for (int i = 1; i < STEPS; i++) wgmma_e4m3_add(c, a[i], in + (uint64_t)(2 * i));
     wgmma_commit();
 }
 
-/* sum += a group's sum times the scales of row and column; FIRST: sum is what that adds to 0. */
-template <bool FIRST>
-static __device__ __forceinline__ void add_group(float (&sum)[64], const float (&c)[64],
-                                                 const float *scale, const float2 &row,
+/* sum += a group's sum times the scales of row and output; FIRST: sum is what that adds to 0. */
+template <int N, bool FIRST>
+static __device__ __forceinline__ void add_group(float (&sum)[64], const float (&c)[N / 2],
+                                                 const float *in_scale, const float (&of)[2],
                                                  uint32_t lane)
 {
 #pragma unroll
-    for (int j = 0; j < 64; j += 8) {
-        const float4 v = *(const float4 *)(scale + j * 2 + lane % 4 * 4);
-        const float of[4] = {v.x, v.y, v.z, v.w};
+    for (int j = 0; j < N / 2; j += 8) {
+        const float4 v = *(const float4 *)(in_scale + j * 2 + lane % 4 * 4);
+        const float of_row[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const float s = of[i / 4 * 2 + i % 2] * (i % 4 < 2 ? row.x : row.y);
-            sum[j + i] = fmaf(c[j + i], s, FIRST ? 0.0f : sum[j + i]);
+            const float scale = of[i / 2 % 2] * of_row[i / 4 * 2 + i % 2];
+            sum[j + i] = fmaf(c[j + i], scale, FIRST ? 0.0f : sum[j + i]);
         }
     }
 }
 
 /* k_part += the K line whose first group is under way */
-template <enum form FORM, int G, bool FIRST>
-static __device__ __forceinline__ void add_k_line(float (&k_part)[64], float (&c)[64],
-                                                  struct u4_stages<G> *s, struct walk &x,
-                                                  const float2 &row)
+template <enum form FORM, int G, int N, bool FIRST>
+static __device__ __forceinline__ void add_k_line(float (&k_part)[64], float (&c)[N / 2],
+                                                  const struct u4_form &form,
+                                                  struct u4_stages<G> *s, struct u4_walk &u)
 {
-    const uint32_t slot = scale_slot(x.at);
-    wgmma_wait(c);
-    if (G == 2) {
-        add_group<FIRST>(k_part, c, s->scale[slot][0], row, x.lane);
-        start_group<FORM, G>(c, s, x, 1);
+    const uint32_t stage = u.x.at.stage;
+    const char *tile = (const char *)s->packed[stage][u.tile];
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        const uint32_t at = (uint32_t)i * PACK4_ROWS + u.row;
+        const float of[2] = {u4_scale(form, tile, at), u4_scale(form, tile, at + 8)};
+        if (i > 0) start_group<FORM, G, N>(c, form, s, u, (uint32_t)i);
         wgmma_wait(c);
+        if (FIRST && i == 0) {
+            add_group<N, true>(k_part, c, s->in_scale[stage], of, u.x.lane);
+        } else {
+            add_group<N, false>(k_part, c, s->in_scale[stage], of, u.x.lane);
+        }
     }
-    release<G>(s, x);
-    advance_of<U4_STAGES>(x.at);
-    add_group<FIRST && G == 1>(k_part, c, s->scale[slot][G - 1], row, x.lane);
+    __syncwarp();
+    if (u.x.lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
+    advance_of<U4_STAGES>(u.x.at);
 }
 
-/* The sums of one tile. What the tile before it, or the part of K before, has left in k_part and
- * total is dealt with while the products that follow are under way. */
-template <enum form FORM, enum output OUTPUT, int G>
-static __device__ __forceinline__ void sum_tile(const struct work &w, struct u4_stages<G> *s,
-                                                struct walk &x, float (&total)[64],
-                                                float (&k_part)[64], uint32_t col, uint32_t col_end)
+/* ---- what leaves a tile ---- */
+
+/* All warps meet. */
+static __device__ __forceinline__ void meet(uint64_t *barrier, const struct u4_walk &u)
 {
+    __syncwarp();
+    if (u.x.lane == 0) mbarrier_arrive(smem_address(barrier));
+    wait_phase(barrier, u.parity);
+}
+
+/* Sums to the boxes of the warps that their rows belong to, where stage_pair puts them. */
+template <int G>
+static __device__ __forceinline__ void spread_sums(struct u4_stages<G> *s, const struct u4_walk &u,
+                                                   const float (&sum)[64])
+{
+    const uint32_t col = u.tile * GROUP_ROWS + u.row, t = u.x.lane % 4;
+    uint8_t *const box = s->out[0][col / (BOX_BYTES / 4)] + col % 4 * 4;
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) { /* rows 8 j + 2 t and the next, of both outputs */
+        const uint32_t row = t * 2 + i % 2, piece = col / 4 % 8 + i / 2 * 2;
+        uint8_t *const to = box + row * BOX_BYTES + (piece ^ row) * PIECE_BYTES;
+#pragma unroll
+        for (uint32_t j = 0; j < 16; j++) {
+            uint8_t *const at = to + j / 2 * sizeof s->out[0] + j % 2 * 8 * BOX_BYTES;
+            *(float *)at = sum[4 * j + i];
+        }
+    }
+}
+
+/* Those of the warp's rows, as stage_pair has them. */
+static __device__ __forceinline__ void collect_sums(const struct walk &x, float (&sum)[64])
+{
+    const uint32_t row = x.lane / 4, t = x.lane % 4;
+#pragma unroll
+    for (uint32_t j = 0; j < 16; j++) {
+        const uint8_t *from = x.boxes + j / 4 * WARP_ROWS * BOX_BYTES + row * BOX_BYTES +
+                              t % 2 * 8 + ((j % 4 * 2 + t / 2) ^ row) * PIECE_BYTES;
+        const float2 first = *(const float2 *)from;
+        const float2 second = *(const float2 *)(from + 8 * BOX_BYTES);
+        sum[4 * j] = first.x;
+        sum[4 * j + 1] = first.y;
+        sum[4 * j + 2] = second.x;
+        sum[4 * j + 3] = second.y;
+    }
+}
+
+/* The same rounded to bf16, as store_rounded stages them. */
+template <int G>
+static __device__ __forceinline__ void
+spread_rounded(struct u4_stages<G> *s, const struct u4_walk &u, const float (&sum)[64])
+{
+    const uint32_t lane = u.x.lane, in = lane % 8;
+    const uint32_t piece = (u.tile * GROUP_ROWS + u.row - lane / 4) / 8 + lane / 8 % 2;
+    const uint32_t to = smem_address(s->out[0][0]) + (lane / 16 * 8 + in) * ROUNDED_ROW_BYTES +
+                        (piece ^ in) * PIECE_BYTES;
+#pragma unroll
+    for (uint32_t j = 0; j < 16; j += 2) {
+        const float *v = sum + 4 * j;
+        stmatrix_x4_turned(to + j / 2 * (uint32_t)sizeof s->out[0], pack_bf16(v[0], v[1]),
+                           pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
+    }
+}
+
+/* A finished tile; sum is lost. */
+template <enum form FORM, enum output OUTPUT, int G>
+static __device__ __forceinline__ void store_u4_tile(const struct work &w, struct u4_stages<G> *s,
+                                                     struct u4_walk &u, float (&sum)[64])
+{
+    const bool boxed = OUTPUT == OUTPUT_FLOAT && FORM == FORM_PLAIN;
+    if (boxed && u.x.lane == 0) bulk_wait_read();
+    meet(&s->cleared, u);
+    if (OUTPUT == OUTPUT_BF16) {
+        spread_rounded<G>(s, u, sum);
+    } else {
+        spread_sums<G>(s, u, sum);
+    }
+    if (boxed) async_proxy_fence();
+    meet(&s->spread, u);
+    u.parity ^= 1;
+    if (OUTPUT == OUTPUT_FLOAT) {
+        store_staged<FORM>(w, u.x);
+    } else if (OUTPUT == OUTPUT_BF16) {
+        store_staged_rounded(w, u.x);
+    } else {
+        collect_sums(u.x, sum);
+        __syncwarp();
+        store_tile<FORM, OUTPUT, WEIGHTS_FP8>(w, u.x, sum);
+    }
+    u.x.summed.n = 0;
+}
+
+/* The sums of one tile of up to N rows. What the tile before it, or the part of K before, has left
+ * in k_part and total is dealt with while the products that follow are under way. */
+template <enum form FORM, enum output OUTPUT, int G, int N>
+static __device__ __forceinline__ void sum_tile(const struct u4_work &work, struct u4_stages<G> *s,
+                                                struct u4_walk &u, float (&total)[64],
+                                                float (&k_part)[64])
+{
+    const struct work &w = work.w;
     const uint32_t n_k_line = w.n_k_line / w.n_k_part;
-    uint32_t k_line = 0;
-    float c[64];
-    take_scales(x);
-    float2 now = scales_at_line(x, 0);
+    float c[N / 2];
     for (uint32_t i = 0; i < w.n_k_part; i++) {
-        start_group<FORM, G>(c, s, x, 0);
+        start_group<FORM, G, N>(c, work.form, s, u, 0);
         const bool fresh = i == 1 || w.n_k_part == 1;
 #pragma unroll
         for (int j = 0; j < 64; j++) total[j] = (fresh ? 0.0f : total[j]) + k_part[j];
-        if (i == 0 && x.summed.n) store_tile<FORM, OUTPUT, WEIGHTS_FP8>(w, x, total);
-        if (i == 0) request_scales<FORM>(w, x, col, col_end, 0);
-        float2 next = now;
-        if (++k_line < w.n_k_line) next = scales_of<FORM>(w, x, col, col_end, k_line);
-        add_k_line<FORM, G, true>(k_part, c, s, x, now);
+        if (i == 0 && u.x.summed.n) store_u4_tile<FORM, OUTPUT, G>(w, s, u, total);
+        add_k_line<FORM, G, N, true>(k_part, c, work.form, s, u);
         for (uint32_t j = 1; j < n_k_line; j++) {
-            now = next;
-            start_group<FORM, G>(c, s, x, 0);
-            if (++k_line < w.n_k_line) next = scales_of<FORM>(w, x, col, col_end, k_line);
-            add_k_line<FORM, G, false>(k_part, c, s, x, now);
+            start_group<FORM, G, N>(c, work.form, s, u, 0);
+            add_k_line<FORM, G, N, false>(k_part, c, work.form, s, u);
         }
-        now = next;
     }
 }
 
-/* A warpgroup without rows keeps the ring going, and what is requested. */
-template <enum form FORM, int G>
-static __device__ __forceinline__ void pass_tile(const struct work &w, struct u4_stages<G> *s,
-                                                 struct walk &x, bool in_run)
+template <int G>
+static __device__ __forceinline__ struct u4_walk begin_walk(struct u4_stages<G> *s, int group)
 {
-    x.ahead = load_scales<FORM>(w, in_run ? x.here : x.next, 0, x.lane);
-    for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++) {
-        wait_phase(&s->full[x.at.stage], x.at.parity);
-        release<G>(s, x);
-        advance_of<U4_STAGES>(x.at);
-    }
+    const uint32_t warp = threadIdx.x / WARP % 4, lane = threadIdx.x % WARP;
+    struct u4_walk u = {};
+    u.x.lane = lane;
+    u.x.in = wgmma_operand(smem_address(s->in[0]));
+    u.x.boxes = s->out[group * 4 + (int)warp][0];
+    u.x.held = s->held[group * 4 + (int)warp];
+    u.tile = (uint32_t)group;
+    u.words = warp * 1024 + lane * 16;
+    u.row = warp * 16 + lane / 4;
+    return u;
 }
 
 template <enum form FORM, enum output OUTPUT, int G>
-static __device__ __forceinline__ void consume(const struct work &w, struct u4_stages<G> *s,
+static __device__ __forceinline__ void consume(const struct u4_work &work, struct u4_stages<G> *s,
                                                int group)
 {
-    const int warp = (int)threadIdx.x / WARP % 4;
-    struct walk x = {};
-    x.lane = threadIdx.x % WARP;
-    x.in = wgmma_operand(smem_address(s->in[0]) + (uint32_t)(group * GROUP_ROWS * BK));
-    x.weight = wgmma_operand(smem_address(s->w[0]));
-    x.boxes = s->out[group * 4 + warp][0];
-    x.held = x.boxes + CODES_BYTES;
-    const int first = group * GROUP_ROWS + warp * WARP_ROWS, row = first + (int)x.lane / 4;
-    const int mine = first + (int)x.lane % WARP_ROWS;
+    const struct work &w = work.w;
+    struct u4_walk u = begin_walk<G>(s, group);
+    const int mine =
+        group * GROUP_ROWS + (int)(threadIdx.x / WARP % 4 * WARP_ROWS) + (int)u.x.lane % WARP_ROWS;
     const uint32_t n_row_tile = row_tile_count<FORM>(w);
     struct cursor i = {0, 0};
-    if (!move_on<FORM>(w, i, block_cursor(w), n_row_tile)) return;
     float total[64] = {}, k_part[64] = {};
-    struct run r = run_at<FORM>(w, i, n_row_tile);
-    bool more = move_on<FORM>(w, i, w.step, n_row_tile);
-    struct run r_next = run_at<FORM>(w, i, n_row_tile);
-    struct task t = task_at<FORM>(w, r.row_tile), t_next = task_at<FORM>(w, r_next.row_tile);
-    x.here = find_scales<FORM>(w, t, row);
-    x.ahead = load_scales<FORM>(w, x.here, 0, x.lane);
-    for (bool last = false; !last;) {
-        last = !more;
-        more = more && move_on<FORM>(w, i, w.step, n_row_tile);
-        const struct run r_after = run_at<FORM>(w, i, n_row_tile);
-        const struct task t_after = task_at<FORM>(w, r_after.row_tile);
-        x.next = find_scales<FORM>(w, t_next, row);
+    for (bool more = move_on<FORM>(w, i, block_cursor(w), n_row_tile); more;
+         more = move_on<FORM>(w, i, w.step, n_row_tile)) {
+        const struct run r = run_at<FORM>(w, i, n_row_tile);
+        const struct task t = task_at<FORM>(w, r.row_tile);
         int out = -1;
         if (mine < t.n) out = t.first + mine;
         if (out >= 0 && FORM != FORM_PLAIN && !w.a.out_listed) out = w.a.rows[out];
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            if (group * GROUP_ROWS < t.n) {
-                sum_tile<FORM, OUTPUT, G>(w, s, x, total, k_part, col, r.col_end);
-                x.summed = {out, col, min((uint32_t)BN, w.a.n - col * BN)};
+            if (t.n > GROUP_ROWS) {
+                sum_tile<FORM, OUTPUT, G, BM>(work, s, u, total, k_part);
             } else {
-                pass_tile<FORM, G>(w, s, x, col + 1 < r.col_end);
+                sum_tile<FORM, OUTPUT, G, GROUP_ROWS>(work, s, u, total, k_part);
             }
+            u.x.summed = {out, col, min((uint32_t)BN, w.a.n - col * BN)};
         }
-        x.here = x.next;
-        r = r_next;
-        t = t_next;
-        r_next = r_after;
-        t_next = t_after;
     }
-    if (!x.summed.n) return;
+    if (!u.x.summed.n) return;
 #pragma unroll
     for (int j = 0; j < 64; j++) {
         total[j] = w.n_k_part == 1 ? k_part[j] : total[j] + k_part[j];
     }
-    store_tile<FORM, OUTPUT, WEIGHTS_FP8>(w, x, total);
-    if (x.lane == 0) bulk_wait();
+    store_u4_tile<FORM, OUTPUT, G>(w, s, u, total);
+    if (u.x.lane == 0) bulk_wait();
 }
 
 template <enum form FORM, enum output OUTPUT, int G>
@@ -456,15 +402,12 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int group = shfl((int)threadIdx.x / GROUP_THREADS, 0);
     if (threadIdx.x == 0) {
         if (FORM != FORM_GATHER) tensor_map_prefetch(&u.w.in_map);
-        const uint32_t n_in = FORM == FORM_GATHER ? GROUP_THREADS : 1;
         for (int i = 0; i < U4_STAGES; i++) {
-            mbarrier_init(smem_address(&s->full[i]), n_in + LOAD_WARPS);
+            mbarrier_init(smem_address(&s->full[i]), 1 + GROUP_THREADS);
             mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
         }
-        for (int i = 0; i < PACKED; i++) {
-            mbarrier_init(smem_address(&s->packed_full[i]), 1);
-            mbarrier_init(smem_address(&s->packed_empty[i]), LOAD_WARPS);
-        }
+        mbarrier_init(smem_address(&s->cleared), CONSUMER_WARPS);
+        mbarrier_init(smem_address(&s->spread), CONSUMER_WARPS);
         mbarrier_init_fence();
         async_proxy_fence();
     }
@@ -473,11 +416,11 @@ __global__ void __launch_bounds__(THREADS, 1)
     dependency_wait();
     if (FORM != FORM_PLAIN) dependency_release(); /* launch.cuh */
     if (group == 0) {
-        registers_lower<LOAD_REGISTERS>();
-        produce<FORM, OUTPUT, G>(u, s);
+        registers_lower<PRODUCER_REGISTERS>();
+        produce<FORM, OUTPUT, G>(u.w, s);
     } else {
-        registers_raise<MULTIPLY_REGISTERS>();
-        consume<FORM, OUTPUT, G>(u.w, s, group - 1);
+        registers_raise<CONSUMER_REGISTERS>();
+        consume<FORM, OUTPUT, G>(u, s, group - 1);
     }
 #endif
 }

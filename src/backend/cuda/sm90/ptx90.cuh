@@ -210,6 +210,16 @@ static __device__ __forceinline__ void stmatrix_x4(uint32_t address, uint32_t r0
                  : "memory");
 }
 
+/* The same with rows for columns: lane l's address is that of column l % 8. */
+static __device__ __forceinline__ void stmatrix_x4_turned(uint32_t address, uint32_t r0,
+                                                          uint32_t r1, uint32_t r2, uint32_t r3)
+{
+    asm volatile(
+        "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(address),
+        "r"(r0), "r"(r1), "r"(r2), "r"(r3)
+        : "memory");
+}
+
 /* ---- copies out of shared memory: one group of them at a time ---- */
 
 /* n_byte, a multiple of 16; both addresses aligned to 16 */

@@ -207,6 +207,23 @@ static inline void stmatrix_x4(uint32_t address, uint32_t r0, uint32_t r1, uint3
     (void)simt_warp_exchange(NULL, 0);
 }
 
+static inline void stmatrix_x4_turned(uint32_t address, uint32_t r0, uint32_t r1, uint32_t r2,
+                                      uint32_t r3)
+{
+    const unsigned lane = threadIdx.x % SIMT_WARP;
+    const uint32_t r[4] = {r0, r1, r2, r3};
+    const char *all = simt_warp_exchange(&address, sizeof address);
+    for (unsigned m = 0; m < 4; m++) {
+        for (unsigned i = 0; i < 2; i++) {
+            char *at = simt_place(simt_lane<uint32_t>(all, m * 8 + lane % 4 * 2 + i));
+            const uint16_t value = (uint16_t)(r[m] >> 16 * i);
+            if ((uintptr_t)at % 16) simt_fault("a row of a matrix that is not aligned");
+            memcpy(at + lane / 4 * 2, &value, sizeof value);
+        }
+    }
+    (void)simt_warp_exchange(NULL, 0);
+}
+
 static inline void tensor_store(const CUtensorMap *map, uint32_t src, int x, int y, int z)
 {
     const uint32_t piece = 16;
