@@ -95,11 +95,12 @@ struct backend_config {
     uint32_t max_context;   /* longest request, tokens */
     uint32_t max_logit_row; /* largest n_logit_row; a sample call has as many rows, or R */
     uint32_t n_thread;      /* CPU only; 0: all processors */
+    uint32_t n_host;        /* over which its peers are spread; 0: one */
     uint32_t i_local; /* CPU only: this rank of the n_local of this machine, which share its */
     uint32_t n_local; /* memory nodes; 0: it is the only one */
     int device;       /* GPU only: index */
     struct parallel parallel;
-    struct host_net *net; /* ref, cpu: the other processes (host_group.h), or NULL */
+    struct host_net *net; /* the other processes (host_group.h), or NULL */
     uint32_t patience_ms; /* for another rank; 0: RANK_PATIENCE_MS on the host, on GPUs 2 s */
 };
 
@@ -145,9 +146,7 @@ struct backend {
     const struct backend_ops *ops;
 };
 
-/* Marks of a queue that can be told apart: fences 0 .. BACKEND_FENCE_MAX - 1. A step under way has
- * one, so there are no more steps under way. */
-enum { BACKEND_FENCE_MAX = 8 };
+enum { BACKEND_FENCE_MAX = 8 }; /* marks of a queue, one for each step under way */
 struct backend_ops {
     /* ---- the device ---- */
     void (*destroy)(struct backend *b); /* accepts NULL */
@@ -157,6 +156,10 @@ struct backend_ops {
     /* Of backend_join, which has checked what does not depend on the backend. NULL: the backend
      * runs on one rank. */
     fathom_err (*join)(struct backend *const *b, uint32_t n, fathom_diag *d);
+    /* Of ranks on several hosts, NULL: not needed. All come together, or EPEER; what waits for
+     * peers ends, whereupon recordings are destroyed, and then renew. */
+    fathom_err (*connect)(struct backend *b);
+    void (*disconnect)(struct backend *b);
     /* This rank makes no more calls of operators: peers that wait for it, now or later, get
      * EPEER. Any thread. NULL where join is. */
     void (*abandon)(struct backend *b);
@@ -174,10 +177,10 @@ struct backend_ops {
     fathom_err (*copy_in)(struct backend *b, void *dst, const void *src, size_t bytes);
     fathom_err (*copy_out)(struct backend *b, void *dst, const void *src, size_t bytes);
     fathom_err (*sync)(struct backend *b);
-    /* Marks a point of the queue with a fence, and waits for it. */
+    /* Marks a point of the queue with a fence; waits for it; tells what the device took from one
+     * mark to another, for both of which it waits. */
     fathom_err (*fence_record)(struct backend *b, uint32_t fence);
     fathom_err (*fence_wait)(struct backend *b, uint32_t fence);
-    /* Time that the device took from one mark to another; waits for both. */
     fathom_err (*fence_elapsed)(struct backend *b, uint32_t from, uint32_t to, double *us);
     /* Recorded steps; NULL members when caps.graphs is false. */
     fathom_err (*graph_begin)(struct backend *b);
@@ -260,8 +263,8 @@ uint64_t backend_cpu_weight_bytes(const struct weight_form *f, uint32_t n_row, u
 /* backend_cpu_isa - the instruction set that backend_cpu_create computes with: "avx512 bf16" */
 const char *backend_cpu_isa(void);
 
-/* backend_cuda_create - one GPU, c->device
- * backend_cuda_generic_create - the same without the kernels for one kind of GPU, for tests
+/* backend_cuda_create - one GPU, c->device; backend_cuda_generic_create - for tests, the same
+ * without the kernels for one kind of GPU
  * Errors  as above; EDEVICE: no such device. A build without CUDA answers EUNSUPPORTED. */
 fathom_err backend_cuda_create(struct backend **out, const struct backend_config *c,
                                fathom_diag *d);
@@ -270,11 +273,10 @@ fathom_err backend_cuda_generic_create(struct backend **out, const struct backen
 
 enum { CUDA_CAPABILITY_MIN = 80 }; /* the first GPUs that the cuda backend runs on: sm_80 */
 
-/* What a GPU is and has left. */
 struct cuda_device_info {
     char name[64];
     uint64_t memory_bytes;
-    uint64_t memory_free_bytes;
+    uint64_t memory_free_bytes; /* now */
 };
 
 /* backend_cuda_count - devices that can be used; 0 without a driver, or in a build without CUDA
@@ -288,13 +290,11 @@ enum cuda_link { CUDA_LINK_NONE, CUDA_LINK_PCIE, CUDA_LINK_NVLINK };
 /* backend_cuda_link - device `from` to the memory of `to`; NONE also for devices there are not */
 enum cuda_link backend_cuda_link(int from, int to);
 
-/* backend_cuda_takes - whether the cuda backend multiplies matrices of this form. Pure, in every
- * build. */
+/* backend_cuda_takes - whether it multiplies matrices of this form. Pure, in every build. */
 bool backend_cuda_takes(const struct weight_form *f);
 
-/* backend_cuda_extra_bytes - device memory that this configuration needs besides weights, cache and
- * 4 bytes for each value of the buffers: the operators' scratch and second forms of activations.
- * Pure, in every build. */
+/* backend_cuda_extra_bytes - device memory needed besides weights, cache and 4 bytes for each value
+ * of the buffers: scratch, second forms of activations, what ranks send. Pure, in every build. */
 uint64_t backend_cuda_extra_bytes(const struct backend_config *c);
 
 #endif

@@ -41,6 +41,9 @@ struct host_net {
      * Errors  EPEER: another process is lost, or is at another place. */
     fathom_err (*swap)(struct host_net *net, const struct host_place *place, const void **shown,
                        char *fault, size_t n_fault);
+    /* Whether another process is lost, and why; any thread, from the first swap of a generation on
+     * until the ranks part. */
+    bool (*is_lost)(struct host_net *net, char *why, size_t n_why);
 };
 
 /* A rank's membership, part of its backend; group is NULL where there is one rank. */

@@ -650,7 +650,7 @@ const struct option option_table[] = {
      .kind = OPTION_FLAG, PARALLEL, REFUSE("false", RANK_THREADS)},
     {"nnodes", "-n", "N", "1",
      "hosts that share the ranks of --tensor-parallel-size or --data-parallel-size, or the stages "
-     "of --pipeline-parallel-size; GPUs share stages alone (docs/hosts.md)",
+     "of --pipeline-parallel-size (docs/hosts.md)",
      .kind = OPTION_COUNT, .lo = 1, .hi = 64, .group = GROUP_PARALLEL, .commands = SERVE,
      .field = FIELD(nnodes), USE},
     {"node-rank", "-r", "N", "0", "number of this host; host 0 serves, the others are --headless",

@@ -1,4 +1,5 @@
 /* tcp_link.c - sockets that do not block, and poll */
+#define _GNU_SOURCE
 #include "comm/tcp_link.h"
 
 #include <errno.h>
@@ -261,4 +262,11 @@ void tcp_link_break(struct page_link *l)
 {
     ASSERT(l->ops == &tcp_ops);
     (void)shutdown(((struct tcp_link *)l)->fd, SHUT_RDWR);
+}
+
+bool tcp_link_is_broken(const struct page_link *l)
+{
+    struct pollfd p = {.fd = ((const struct tcp_link *)l)->fd, .events = POLLRDHUP};
+    ASSERT(l->ops == &tcp_ops);
+    return poll(&p, 1, 0) > 0;
 }

@@ -33,4 +33,8 @@ fathom_err tcp_link_wait(const struct page_link *l, int fd, uint64_t deadline_us
  * The link is still to be closed. */
 void tcp_link_break(struct page_link *l);
 
+/* tcp_link_is_broken - whether the other side has left, or a send or a receive has failed; does not
+ * wait, any thread */
+bool tcp_link_is_broken(const struct page_link *l);
+
 #endif

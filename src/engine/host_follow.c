@@ -109,9 +109,10 @@ static fathom_err follow_once(struct follower *f, fathom_diag *d)
         TRY(host_member_receive(f->lanes->member, &frame, f->body, d));
         if (frame.type == HOST_GO) {
             LOG_INFO("hosts", "generation=%llu", (unsigned long long)frame.generation);
-            continue;
+            if (f->lanes->stages) continue;
         }
-        const fathom_err err = obey(f, frame.n_body, &why);
+        const fathom_err err =
+            frame.type == HOST_GO ? f->ranks->ops->connect(f->ranks) : obey(f, frame.n_body, &why);
         if (err) FAIL(d, err, "%s", why.text[0] ? why.text : f->ranks->ops->fault(f->ranks));
     }
 }

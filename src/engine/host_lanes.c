@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/mem.h"
+#include "comm/tcp_link.h"
 #include "engine/settings.h"
 #include "engine/step_drawn.h"
 #include "model/config.h"
@@ -194,6 +195,22 @@ static fathom_err swap(struct host_net *net, const struct host_place *place, con
     return FATHOM_EPEER;
 }
 
+static bool is_lost(struct host_net *net, char *why, size_t n_why)
+{
+    struct host_lanes *l = lanes_of(net);
+    char text[HOST_TEXT_MAX + 1];
+    if (!l->hub) {
+        if (!tcp_link_is_broken(host_member_data(l->member))) return false;
+        (void)snprintf(why, n_why, "host 0 is lost: it has closed the connection");
+        return true;
+    }
+    ASSERT(why && n_why > 0);
+    if (host_hub_is_whole(l->hub)) return false;
+    host_hub_fault(l->hub, text);
+    (void)snprintf(why, n_why, "%.180s", text);
+    return true;
+}
+
 /* A host is lost to whoever sends it rows or waits for them. */
 static void lose_host(void *arg, uint32_t node_rank, const char *why)
 {
@@ -234,7 +251,7 @@ static size_t expert_values(const struct engine_settings *s, const struct model_
 static fathom_err make_meetings(struct host_lanes *l, const struct engine_settings *s,
                                 const struct model_config *config, fathom_diag *d)
 {
-    enum { PAD = 64 }; /* values: backends pad rows to less */
+    enum { PAD = 64, FEW = 64 }; /* values: backends pad rows to less; GPUs send elsewhere */
     const struct model_limits *limits = &s->limits;
     const uint32_t n_rank = parallel_n_rank(&s->place.parallel);
     const uint32_t n_local = settings_n_rank(s);
@@ -243,14 +260,18 @@ static fathom_err make_meetings(struct host_lanes *l, const struct engine_settin
     const size_t tops = (size_t)limits->max_logit_row * SAMPLE_TOP_MAX;
     size_t most = delta > logits ? delta : logits;
     if (tops > most) most = tops;
+    if (s->backend == FATHOM_BACKEND_CUDA) most = FEW;
     if (s->place.parallel.experts_whole) {
         const size_t experts = expert_values(s, config);
         most = experts > most ? experts : most;
         l->n_lane = s->place.parallel.dp.size;
         l->n_local_lane = l->n_lane / s->hosts->n_node;
     }
-    l->net = (struct host_net){
-        .first = s->hosts->node_rank * n_local, .n_local = n_local, .n_rank = n_rank, .swap = swap};
+    l->net = (struct host_net){.first = s->hosts->node_rank * n_local,
+                               .n_local = n_local,
+                               .n_rank = n_rank,
+                               .swap = swap,
+                               .is_lost = is_lost};
     l->max_bytes = 4 * most;
     l->shown = mem_alloc_aligned(64, n_rank * l->max_bytes);
     l->net.packs = mem_alloc_aligned(64, n_local * l->max_bytes);

@@ -208,6 +208,8 @@ static fathom_err rejoin(struct step_runner *base, fathom_diag *d)
     r->block = 0;
     r->flights.n = 0;
     TRY(host_hub_gather(l->hub, d));
+    err = l->stages ? FATHOM_OK : r->ranks->ops->connect(r->ranks);
+    if (err) FAIL(d, err, "%s", fault(base));
     if (!l->stages) return FATHOM_OK;
     struct page_link *links[HOSTS_MAX] = {NULL};
     for (uint32_t i = 1; i < l->hosts->n_node; i++) links[i] = host_hub_data(l->hub, i);

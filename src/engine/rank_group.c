@@ -231,6 +231,13 @@ static fathom_err renew(struct step_runner *base)
     return FATHOM_OK;
 }
 
+static fathom_err connect_ranks(struct step_runner *base)
+{
+    const struct command c = {.kind = COMMAND_CONNECT};
+    ASSERT(group_of(base)->n_flight == 0);
+    return rank_ring_ask(group_of(base), &c);
+}
+
 static int by_size(const void *a, const void *b)
 {
     const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -309,6 +316,7 @@ static const struct step_runner_ops group_ops = {
     .next_block = next_block,
     .use_block = use_block,
     .renew = renew,
+    .connect = connect_ranks,
     .fault = fault,
     .progress = progress,
     .get_waits = get_waits,

@@ -50,6 +50,7 @@ enum command_kind {
     COMMAND_PAGE_IN,
     COMMAND_SYNC,
     COMMAND_RENEW,
+    COMMAND_CONNECT,
     COMMAND_ALLOC,   /* rank 0's */
     COMMAND_RELEASE, /* rank 0's */
     COMMAND_END,

@@ -10,7 +10,7 @@ static const char *const command_names[] = {
     [COMMAND_LAUNCH] = "launch",   [COMMAND_DRAW] = "draw",         [COMMAND_NEXT_BLOCK] = "block",
     [COMMAND_WAIT] = "wait",       [COMMAND_PAGE_OUT] = "page out", [COMMAND_PAGE_IN] = "page in",
     [COMMAND_SYNC] = "sync",       [COMMAND_RENEW] = "renew",       [COMMAND_ALLOC] = "alloc",
-    [COMMAND_RELEASE] = "release", [COMMAND_END] = "end",
+    [COMMAND_RELEASE] = "release", [COMMAND_END] = "end",           [COMMAND_CONNECT] = "connect",
 };
 
 static bool reached(const _Atomic uint64_t *number, uint64_t n)

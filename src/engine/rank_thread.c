@@ -84,6 +84,7 @@ static fathom_err carry_out(struct rank *r, const struct command *c)
         return ops->page_in(runner, c->page, (const char *)c->from + r->record_offset);
     case COMMAND_SYNC: return ops->sync(runner);
     case COMMAND_RENEW: r->err = FATHOM_OK; return ops->renew(runner);
+    case COMMAND_CONNECT: return ops->connect(runner);
     case COMMAND_ALLOC:
         if (r->i == 0) *c->err = ops->alloc_host(runner, c->bytes, c->to, c->diag);
         return FATHOM_OK;

@@ -49,7 +49,9 @@ struct model_runner {
     struct model *model;
     struct kv_cache kv;
     struct step_graphs *graphs; /* NULL: every step runs as it is */
-    void *arrays;               /* the device's twin of a block */
+    struct step_graph_config graph_config;
+    bool connects; /* to ranks on other hosts, before anything is recorded */
+    void *arrays;  /* the device's twin of a block */
     struct draw_layout draw;
     void *draw_device;
     struct step_block blocks[BACKEND_FENCE_MAX];
@@ -98,6 +100,7 @@ static void destroy(struct step_runner *base)
     if (r->backend) {
         const struct backend_ops *ops = r->backend->ops;
         (void)ops->bind_thread(r->backend);
+        if (r->connects) ops->disconnect(r->backend);
         (void)ops->sync(r->backend);
         step_graphs_destroy(r->graphs);
         model_destroy(r->model);
@@ -255,7 +258,12 @@ static fathom_err renew(struct step_runner *base)
 {
     struct model_runner *r = owned(base);
     if (!r->backend->ops->renew) return FATHOM_EPEER;
+    if (r->connects) r->backend->ops->disconnect(r->backend);
     TRY(r->backend->ops->sync(r->backend)); /* of steps that nobody waits for */
+    if (r->connects) {
+        step_graphs_destroy(r->graphs);
+        r->graphs = NULL;
+    }
     r->backend->ops->renew(r->backend);
     r->ring.i = 0;
     r->ring.n_drawn = 0;
@@ -276,6 +284,32 @@ static uint64_t progress(const struct step_runner *base)
 {
     const struct backend *b = runner_of_const(base)->backend;
     return b->ops->progress ? b->ops->progress(b) : 0;
+}
+
+static fathom_err record_steps(struct model_runner *r, fathom_diag *d)
+{
+    const struct step_graph_config *c = &r->graph_config;
+    const uint64_t start_us = clock_now_us();
+    if (c->n_size == 0) return FATHOM_OK;
+    ASSERT(c->padding_page < r->kv.n_page && r->ring.i == 0 && !r->graphs);
+    model_watch_experts(r->model, NULL);
+    TRY(step_graphs_create(&r->graphs, r->backend, &r->base.layout, r->base.host, r->arrays, c,
+                           compute, r, d));
+    LOG_INFO("engine", "recorded_steps=%u sizes=%u..%u ms=%llu", step_graphs_count(r->graphs),
+             c->sizes[0], c->sizes[c->n_size - 1],
+             (unsigned long long)((clock_now_us() - start_us) / 1000));
+    return FATHOM_OK;
+}
+
+/* Recordings hold calls that bring ranks together, so they are made again with each generation of
+ * hosts. */
+static fathom_err connect_runner(struct step_runner *base)
+{
+    struct model_runner *r = owned(base);
+    ASSERT(r->ring.n_drawn == 0);
+    if (!r->connects) return FATHOM_OK;
+    TRY(r->backend->ops->connect(r->backend));
+    return record_steps(r, NULL); /* the backend's fault says why */
 }
 
 static void *record_of(const struct model_runner *r, uint32_t page)
@@ -322,6 +356,7 @@ static const struct step_runner_ops runner_ops = {
     .wait = wait,
     .next_block = next_block,
     .renew = renew,
+    .connect = connect_runner,
     .fault = fault,
     .progress = progress,
     .page_out = page_out,
@@ -446,17 +481,10 @@ static fathom_err make_graphs(struct model_runner *r, const struct engine_settin
         LOG_INFO("engine", "recorded_steps=0: %s", why_not);
         return FATHOM_OK;
     }
-    struct step_graph_config c = s->graphs;
-    c.with_drafts = model_has_mtp(r->model);
-    uint64_t start_us = clock_now_us();
-    c.padding_page = plan->n_page;
-    ASSERT(c.padding_page < r->kv.n_page && r->ring.i == 0);
-    TRY(step_graphs_create(&r->graphs, r->backend, &r->base.layout, r->base.host, r->arrays, &c,
-                           compute, r, d));
-    LOG_INFO("engine", "recorded_steps=%u sizes=%u..%u ms=%llu", step_graphs_count(r->graphs),
-             c.sizes[0], c.sizes[c.n_size - 1],
-             (unsigned long long)((clock_now_us() - start_us) / 1000));
-    return FATHOM_OK;
+    r->graph_config = s->graphs;
+    r->graph_config.with_drafts = model_has_mtp(r->model);
+    r->graph_config.padding_page = plan->n_page;
+    return r->connects ? FATHOM_OK : record_steps(r, d);
 }
 
 fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
@@ -476,6 +504,7 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
     r->backend = backend;
     batch_layout_init(&r->base.layout, &s->limits, config->n_vocab);
     TRY_GOTO(check_caps(r, s, d), fail);
+    r->connects = s->place.n_host > 1 && backend->ops->connect;
     r->base.prompt_form = r->caps.prompt_form;
     r->is_staged = parallel_n_stage(&s->place.parallel) > 1;
     r->base.max_flight = r->caps.async || r->is_staged ? s->max_flight : 1;

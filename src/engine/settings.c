@@ -228,11 +228,12 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
              "as another",
              h->n_node, n_rank);
     }
-    if (out->backend == FATHOM_BACKEND_CUDA && n_stage == 1) {
+    if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "--nnodes %u: %s of GPUs do not go from host to host yet, rows between stages do: "
-             "give --pipeline-parallel-size %u, or --backend cpu",
-             h->n_node, n_lane > 1 ? "rows for experts" : "sums", h->n_node);
+             "--nnodes %u: rows for experts of GPUs do not go from host to host yet, sums and rows "
+             "between stages do: give --tensor-parallel-size or --pipeline-parallel-size, or "
+             "--backend cpu",
+             h->n_node);
     }
     if (o->offload_ram_bytes > 0 || o->transfer || (o->offload_dir && o->offload_dir[0])) {
         FAIL(d, FATHOM_EUNSUPPORTED,
@@ -241,6 +242,7 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
              h->n_node);
     }
     if (n_stage > 1) out->place.parallel.pp.rank = n_stage / h->n_node * h->node_rank;
+    out->place.n_host = n_stage == 1 ? h->n_node : 1;
     out->hosts = h;
     return FATHOM_OK;
 }
@@ -432,6 +434,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     out->max_flight = o->no_async ? 1 : 2;
     if (out->place.parallel.pp.size > 1)
         out->max_flight = l->n_flight = out->place.parallel.pp.size;
+    if (out->place.n_host > 1) out->max_flight = 1; /* what a step draws comes from all hosts */
     l->max_request = out->max_num_seqs < l->max_token ? out->max_num_seqs : l->max_token;
     TRY(resolve_drafts(out, o, config, d));
     TRY(resolve_graphs(out, o, d));

@@ -91,6 +91,9 @@ struct step_runner_ops {
     /* After an error of EPEER, with no step under way: begin anew with the peers that are there. An
      * error is final. NULL: every error is. */
     fathom_err (*renew)(struct step_runner *r);
+    /* Of ranks on several hosts, when all hosts are there and no step is under way: what is needed
+     * of each other before the first step. EPEER: one is lost. NULL: nothing ever is. */
+    fathom_err (*connect)(struct step_runner *r);
     /* Of several hosts; NULL: there is one. is_away: a host is not there, so that no step can be
      * launched; any thread. rejoin, with no step under way: EPEER names who is missing; OK: all are
      * there, and no page of the cache holds what it held. Other errors are final. */

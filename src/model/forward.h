@@ -29,7 +29,8 @@ struct model_limits {
 /* Who computes: one rank of the model, on a device. */
 struct model_place {
     struct parallel parallel;
-    struct host_net *net; /* CPU only: the other processes, or NULL */
+    struct host_net *net; /* the other processes with ranks of this stage, or NULL */
+    uint32_t n_host;      /* over which these are spread; 0: one */
     int device;           /* GPU only: index */
     uint32_t n_thread;    /* CPU only; 0: all processors */
     uint32_t i_local;     /* CPU only, as backend_config has them, with n_local */

@@ -59,6 +59,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->device = place->device;
     out->patience_ms = place->patience_ms;
     out->net = place->net;
+    out->n_host = place->n_host;
     out->parallel = *p;
     out->parallel.pp = (struct axis){0}; /* a backend has peers alone */
 }

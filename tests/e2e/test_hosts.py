@@ -1,18 +1,22 @@
 #!/usr/bin/env python3
 """test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|gpu|gpu_lost|pmix|refused PROGRAM
+    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|gpu|gpu_lost|gpu_sums|gpu_sums_four|
+        gpu_sums_lost|pmix|refused PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
 stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
 lanes, lanes_lost: likewise of hosts whose ranks have requests of their own.
 gpu, gpu_lost: likewise of stages on GPUs, which the program simulates: few and short answers.
+gpu_sums, gpu_sums_four, gpu_sums_lost: likewise of ranks that share layers, with the double of NCCL beside the
+program.
 pmix: mpirun starts them, and nobody says where host 0 is; ends with 77 where that cannot be done.
 refused: hosts that do not belong together, and options that do not.
 """
 
 import atexit
+import ctypes.util
 import json
 import os
 import re
@@ -149,22 +153,48 @@ def simulate():
     TEXTS = ["Hello, who", "One two three, and the ship went on. " * 6]
     N_TOKEN, N_LONG, N_LAST = 3, 150, 12
     os.environ["SIMT_DEVICES"] = "2"
+    double = os.path.join(os.path.dirname(os.path.abspath(Server.path)), "nccl_double")
+    os.environ["LD_LIBRARY_PATH"] = double
 
 
 def gpu():
     simulate()
     check_same(("-pp", "2"), ())
     check_same(("-tp", "2", "-pp", "2"), ("-tp", "2"), *DRAFTS)
-    for words, why in (
-            (("-tp", "2"), "sums of GPUs do not go from host to host yet"),
-            (("-dp", "2", "--enable-expert-parallel"), "rows for experts of GPUs do not go")):
-        line = last_line(*FLAGS, *words, "-n", "2", "--port", "0")
-        assert why in line and "give --pipeline-parallel-size 2" in line, line
+    old = {**os.environ, "NCCL_DOUBLE_VERSION": "21203"}
+    none = {**os.environ, "LD_LIBRARY_PATH": "/none"}
+    cases = [(LANES, "rows for experts of GPUs do not go from host to host yet", None),
+             (RANKS, "libnccl.so.2 is NCCL 2.12.3: install 2.14 or later", old)]
+    if not ctypes.util.find_library("nccl"):
+        cases.append((RANKS, "is not there (libnccl.so.2: cannot open", none))
+    for words, why, env in cases:
+        line = last_line(*FLAGS, *words, "-n", "2", "--port", "0", env=env)
+        assert why in line, line
+
+
+def gpu_sums():
+    """Sums of one GPU a host: recorded, of prompts whose rows have owners in one process, of drafts."""
+    global FLAGS, TEXTS
+    simulate()
+    FLAGS = tuple("96" if f == "48" else f for f in FLAGS)
+    TEXTS = ["Hello, who", "One two three, and the ship went on. " * 8]
+    check_same(RANKS, RANKS, *DRAFTS)
+
+
+def gpu_sums_four():
+    simulate()
+    os.environ["SIMT_DEVICES"] = "4"
+    check_same(("-tp", "4"), ("-tp", "4"))
 
 
 def gpu_lost():
     simulate()
     lost(STAGES)
+
+
+def gpu_sums_lost():
+    simulate()
+    lost(RANKS)
 
 
 class Launch:
@@ -373,7 +403,8 @@ def refused():
 def main():
     part = sys.argv.pop(1)
     take_program(sys.argv)
-    {"same": same, "lost": lost, "refused": refused, "pmix": pmix, "gpu": gpu, "gpu_lost": gpu_lost, "stages": stages,
+    {"same": same, "lost": lost, "refused": refused, "pmix": pmix, "gpu": gpu, "gpu_lost": gpu_lost,
+     "gpu_sums": gpu_sums, "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "stages": stages,
      "stages_lost": lambda: lost(STAGES), "lanes": lanes,
      "lanes_lost": lambda: lost(LANES)}[part]()
 

@@ -23,6 +23,7 @@
 #include "cuda_runtime.h"
 #include "simt/simt_fault.h"
 #include "simt/simt_link.h"
+#include "simt/simt_outside.h"
 
 extern "C" {
 #include "base/clock.h"
@@ -62,6 +63,7 @@ enum {
     DELAYS_MAX = 48,     /* turns of others before an action begins, with several devices */
     TURNS_IDLE = 256,    /* of each stream without an event: nobody gets on */
     OTHERS_S = 20,       /* so long another thread may take to enqueue what is missing */
+    OUTSIDE_US = 200,    /* between looks at what others do */
 };
 
 struct allocation {
@@ -83,6 +85,7 @@ std::map<void *, allocation> allocations;
 /* Not destroyed at exit: engines are kept to the end, and what looks for leaks finds them here. */
 std::vector<simt_engine *> &idle_engines = *new std::vector<simt_engine *>;
 uint64_t n_ended;      /* actions */
+unsigned n_outside;    /* that others are doing */
 uint64_t nanoseconds = 1;
 constexpr uint64_t LEAP_NS = 1000000, LEAPS_MAX_NS = 1000000000000;
 
@@ -195,6 +198,10 @@ void tell_who_waits(void)
  * on twice as much each time. */
 void pass_time(uint64_t *leapt)
 {
+    if (n_outside) {
+        (void)enqueued.wait_for(lock, std::chrono::microseconds(OUTSIDE_US));
+        return;
+    }
     if (n_thread > 1 && *leapt == 0 && enqueued.wait_for(lock, std::chrono::seconds(OTHERS_S)) ==
                             std::cv_status::no_timeout)
         return;
@@ -299,6 +306,17 @@ cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action)
         enqueued.notify_all();
     }
     return cudaSuccess;
+}
+
+int simt_enqueue_outside(void *stream, bool (*is_over)(void *arg), void *arg)
+{
+    return simt_enqueue((cudaStream_t)stream, [is_over, arg] {
+        n_outside++;
+        simt_run(dim3(1), dim3(1), 1, 0, [is_over, arg] {
+            while (!is_over(arg)) simt_poll({"what others do", 0, 0, 0});
+        });
+        n_outside--;
+    });
 }
 
 cudaError_t simt_launch(cudaStream_t stream, std::function<void()> kernel)

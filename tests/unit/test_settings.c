@@ -323,13 +323,15 @@ static void stages_are_of_ranks_that_share_layers(void **state)
                              .expert_parallel = true},
            FATHOM_EUNSUPPORTED, "leave --data-parallel-size out");
     const fathom_hosts two = {.n_node = 2};
-    expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA, .world = 2, .hosts = &two},
-           FATHOM_EUNSUPPORTED, "sums of GPUs do not go from host to host yet");
+    const fathom_options shared = {.backend = FATHOM_BACKEND_CUDA, .world = 2, .hosts = &two};
+    assert_int_equal(settings_resolve(&s, &shared, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.place.n_host, 2);
+    assert_int_equal(s.max_flight, 1);
     expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA,
                              .data_parallel = 2,
                              .expert_parallel = true,
                              .hosts = &two},
-           FATHOM_EUNSUPPORTED, "give --pipeline-parallel-size 2");
+           FATHOM_EUNSUPPORTED, "rows for experts of GPUs do not go from host to host yet");
     fathom_diag d = {{0}};
     o.pipeline = 9;
     assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EINVAL);

@@ -18,6 +18,7 @@
 
 extern "C" {
 #include "backend/backend.h"
+#include "backend/cuda/net.h"
 #include "backend/cuda/pack4.h"
 #include "backend/cuda/peers.h"
 #include "backend/cuda/scratch.h"
@@ -272,6 +273,7 @@ struct cuda_backend {
     struct peers ep;                  /* ranks with rows of their own; world 0: none */
     void *arena;                      /* this rank's, which peers write */
     const struct cuda_backend *first; /* of several ranks the first */
+    struct cuda_net *net;             /* to ranks on other hosts; NULL: all are here */
     uint64_t allocated_bytes;
     void *staging; /* of weights on their way into tiles, while one is prepared */
     size_t staging_bytes;
@@ -325,6 +327,8 @@ struct cuda_backend {
     } round;              /* of moe_ep */
     float *mtp_f;         /* [T][2D] */
     bf16 *mtp_h;
+    float *net_parts;       /* of ranks on several hosts: [world][rows][D] */
+    uint32_t *net_draws;    /* [world][rows][NET_DRAW_WORDS] */
     uint32_t *sample_count; /* [rows of a sample call][V] */
     float *sample_shaped;
     void *sample_parts;

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/cuda_int.cuh"
 #include "backend/cuda/generic/collect.cuh"
+#include "backend/cuda/generic/collect_net.cuh"
 #include "backend/cuda/join.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/absorb.cuh"
@@ -26,7 +27,8 @@ extern "C" {
 
 static const char *get_fault(struct backend *b)
 {
-    return cuda_of(b)->fault;
+    const struct cuda_backend *c = cuda_of(b);
+    return c->fault[0] || !c->net ? c->fault : net_fault(c->net);
 }
 
 /* A CUDA call goes to the current device of the thread that makes it. */
@@ -37,17 +39,25 @@ static fathom_err bind_thread(struct backend *b)
     return FATHOM_OK;
 }
 
-/* Whoever waits for this rank gives up when its wait's bound is over. */
-static void abandon(struct backend *b)
+static void disconnect(struct backend *b)
 {
-    (void)b;
+    struct cuda_backend *c = cuda_of(b);
+    if (c->net) net_part(c->net);
 }
 
-/* Nothing is left of a meeting that all peers have come to; of another one a fault is, which is
- * final. */
+/* Whoever waits for this rank in a kernel gives up when its wait's bound is over. */
+static void abandon(struct backend *b)
+{
+    struct cuda_backend *c = cuda_of(b);
+    if (c->net) net_abandon(c->net);
+}
+
+/* Of one host nothing is left of a meeting that all peers have come to; of another one a fault is,
+ * which is final. */
 static void renew(struct backend *b)
 {
-    (void)b;
+    struct cuda_backend *c = cuda_of(b);
+    if (c->net) net_renew(c->net);
 }
 
 /* ---- memory ---- */
@@ -194,7 +204,7 @@ static fathom_err fence_wait(struct backend *b, uint32_t fence)
     struct cuda_backend *c = cuda_of(b);
     ASSERT(fence < BACKEND_FENCE_MAX);
     CU_TRY(c, gpu_event_synchronize(c->fences[fence]), "fence");
-    return FATHOM_OK;
+    return c->net ? net_check(c->net) : FATHOM_OK;
 }
 
 static fathom_err fence_elapsed(struct backend *b, uint32_t from, uint32_t to, double *us)
@@ -291,6 +301,8 @@ static constexpr struct backend_ops make_ops(void)
     o.get_caps = get_caps;
     o.bind_thread = bind_thread;
     o.join = cuda_join;
+    o.connect = cuda_net_connect;
+    o.disconnect = disconnect;
     o.abandon = abandon;
     o.renew = renew;
     o.alloc = device_alloc;
@@ -343,16 +355,29 @@ static constexpr struct backend_ops cuda_ops = make_ops();
 
 /* ---- creation ---- */
 
-static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
+/* Of several hosts sums are added up by one kernel, whatever the number of ranks. */
+static fathom_err check_hosts(const struct backend_config *c, fathom_diag *d)
 {
-    if (c->nope_dim != NOPE_DIM || c->v_dim != V_DIM) {
-        FAIL(d, FATHOM_EUNSUPPORTED, "head widths are %u and %u, the cuda backend needs %d and %d",
-             c->nope_dim, c->v_dim, NOPE_DIM, V_DIM);
+    const uint32_t n_rank = parallel_n_peer(&c->parallel);
+    if (c->parallel.experts_whole) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "rows for experts of GPUs do not go from host to host yet");
     }
+    if (n_rank > PARALLEL_RANKS_MAX || c->n_vocab % n_rank) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks of a vocabulary of %u; a divisor up to %d is needed",
+             n_rank, c->n_vocab, PARALLEL_RANKS_MAX);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err check_ranks(const struct backend_config *c, fathom_diag *d)
+{
     const uint32_t n_rank = parallel_n_peer(&c->parallel);
     const uint32_t n_part = parallel_axis(&c->parallel, CUT_EXPERTS).size;
     if (n_rank == 0) FAIL(d, FATHOM_EINVAL, "the number of ranks is 0");
-    if (!c->parallel.is_slice && n_rank != 1 && n_rank != 2 && n_rank != 4 && n_rank != PEERS_MAX) {
+    if (c->n_host > 1) {
+        TRY(check_hosts(c, d));
+    } else if (!c->parallel.is_slice && n_rank != 1 && n_rank != 2 && n_rank != 4 &&
+               n_rank != PEERS_MAX) {
         FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend runs on 1, 2, 4 or 8", n_rank);
     }
     if (c->parallel.tp.size > 1 && c->parallel.dp.size > 1) {
@@ -363,6 +388,16 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
         FAIL(d, FATHOM_EINVAL, "n_expert is %u; %u ranks need equal parts of at most %d",
              c->n_expert, n_part, EXPERTS_HELD_MAX);
     }
+    return FATHOM_OK;
+}
+
+static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
+{
+    if (c->nope_dim != NOPE_DIM || c->v_dim != V_DIM) {
+        FAIL(d, FATHOM_EUNSUPPORTED, "head widths are %u and %u, the cuda backend needs %d and %d",
+             c->nope_dim, c->v_dim, NOPE_DIM, V_DIM);
+    }
+    TRY(check_ranks(c, d));
     if (c->max_token > GRID_YZ_MAX || c->max_request > GRID_YZ_MAX) {
         FAIL(
             d, FATHOM_EUNSUPPORTED,
@@ -478,6 +513,8 @@ static void name_scratch(struct cuda_backend *c)
     c->sample_parts = s[SCRATCH_SAMPLE_PARTS];
     c->mtp_f = (float *)s[SCRATCH_MTP_F];
     c->mtp_h = (bf16 *)s[SCRATCH_MTP_H];
+    c->net_parts = (float *)s[SCRATCH_NET_PARTS];
+    c->net_draws = (uint32_t *)s[SCRATCH_NET_DRAWS];
 }
 
 static bool is_too_old(const gpu_properties *p)

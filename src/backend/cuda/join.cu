@@ -27,14 +27,19 @@ static struct peers *peers_of(struct cuda_backend *c)
     return c->c.parallel.experts_whole ? &c->ep : &c->peers;
 }
 
+static fathom_err check_device(const struct cuda_backend *from, const struct cuda_backend *to,
+                               fathom_diag *d)
+{
+    if (from->device != to->device) return FATHOM_OK;
+    FAIL(d, FATHOM_EDEVICE, "ranks %u and %u have one device, %d; each needs its own",
+         parallel_rank(&from->c.parallel), parallel_rank(&to->c.parallel), from->device);
+}
+
 static fathom_err check_pair(const struct cuda_backend *from, const struct cuda_backend *to,
                              fathom_diag *d)
 {
     int can = 0;
-    if (from->device == to->device) {
-        FAIL(d, FATHOM_EDEVICE, "ranks %u and %u have one device, %d; each needs its own",
-             parallel_rank(&from->c.parallel), parallel_rank(&to->c.parallel), from->device);
-    }
+    TRY(check_device(from, to, d));
     if (gpu_can_access_peer(&can, from->device, to->device) != GPU_SUCCESS) can = 0;
     (void)gpu_last_error();
     if (!can) {
@@ -91,10 +96,32 @@ static fathom_err make_arena(struct cuda_backend *c, fathom_diag *d)
     return c->base.ops->sync(&c->base);
 }
 
+/* Ranks of several hosts have NCCL between them, those of one host too: kernels reach no peer. */
+static fathom_err join_hosts(struct backend *const *b, uint32_t n, fathom_diag *d)
+{
+    const struct backend_config *configs[PARALLEL_RANKS_MAX] = {};
+    struct cuda_net *nets[PARALLEL_RANKS_MAX];
+    for (uint32_t r = 0; r < n; r++) {
+        struct cuda_backend *c = cuda_of(b[r]);
+        for (uint32_t k = 0; k < r; k++) TRY(check_device(c, cuda_of(b[k]), d));
+        configs[r] = &c->c;
+    }
+    TRY(net_join(nets, configs, n, d));
+    for (uint32_t r = 0; r < n; r++) {
+        struct cuda_backend *c = cuda_of(b[r]);
+        c->net = nets[r];
+        c->peers.rank = parallel_peer(&c->c.parallel);
+        c->peers.world = parallel_n_peer(&c->c.parallel);
+        c->first = cuda_of(b[0]);
+    }
+    return FATHOM_OK;
+}
+
 fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
     struct cuda_backend *c[PEERS_MAX] = {};
     if (n > PEERS_MAX) FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend joins 8", n);
+    if (cuda_of(b[0])->c.n_host > 1) return join_hosts(b, n, d);
     for (uint32_t r = 0; r < n; r++) {
         c[r] = cuda_of(b[r]);
         ASSERT(parallel_n_peer(&c[r]->c.parallel) == n && parallel_peer(&c[r]->c.parallel) == r);
@@ -143,6 +170,8 @@ void cuda_peers_leave(struct cuda_backend *c)
     struct peers *p = peers_of(c);
     if (p->report) c->base.ops->release_host(&c->base, p->report);
     if (c->arena) (void)gpu_free(c->arena);
+    net_leave(c->net);
+    c->net = NULL;
     *p = {};
     c->arena = NULL;
     c->first = NULL;

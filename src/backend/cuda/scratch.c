@@ -70,7 +70,8 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
     s->bytes[SCRATCH_QA_Q] = t * lora;
     s->bytes[SCRATCH_QA_SCALE] = t * div_up(lora, FP8_GROUP) * 4;
     const uint32_t world = parallel_n_peer(&c->parallel);
-    const bool shares = world > 1 && !c->parallel.is_slice && !c->parallel.experts_whole;
+    const bool shares =
+        world > 1 && c->n_host <= 1 && !c->parallel.is_slice && !c->parallel.experts_whole;
     const uint64_t own = shares ? t / world + OWNED_RUN : 1;
     s->bytes[SCRATCH_OWN_BATCH] = own * 3 * 4;
     s->bytes[SCRATCH_OWN_QA_F] = own * lora * 4;
@@ -148,12 +149,27 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
     s->bytes[SCRATCH_ROUND_WEIGHTS] = round * c->n_expert_used * 4;
 }
 
+/* What NCCL takes by itself: buffers of the ways to each rank, and its own. */
+enum { NET_WAY_BYTES = 32 << 20, NET_OWN_BYTES = 512 << 20 };
+
+/* Parts of ranks on several hosts: of few rows all, of many those of a rank's run. */
+static void measure_net(struct cuda_scratch_sizes *s, const struct backend_config *c)
+{
+    const uint64_t world = parallel_n_peer(&c->parallel);
+    const uint64_t few = peer_one_shot_rows((uint32_t)world), run = div_up(NET_ROWS, world);
+    const bool has = c->n_host > 1;
+    s->bytes[SCRATCH_NET_PARTS] = has ? world * most(few, run) * c->hidden * 4 : 4;
+    s->bytes[SCRATCH_NET_DRAWS] =
+        has ? world * most(c->max_request, c->max_logit_row) * NET_DRAW_WORDS * 4 : 4;
+}
+
 void cuda_scratch_measure(struct cuda_scratch_sizes *out, const struct backend_config *c)
 {
     uint64_t n_sample = most(c->max_request, c->max_logit_row);
     measure_attention(out, c);
     measure_prompt(out, c);
     measure_feed_forward(out, c);
+    measure_net(out, c);
     out->bytes[SCRATCH_SAMPLE_COUNT] = n_sample * c->n_vocab * 4;
     out->bytes[SCRATCH_SAMPLE_SHAPED] = n_sample * c->n_vocab * 4;
     out->bytes[SCRATCH_SAMPLE_PARTS] = n_sample * SAMPLE_PARTS * SAMPLE_PART_BYTES;
@@ -207,6 +223,8 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_SAMPLE_PARTS] = "draws",
         [SCRATCH_MTP_F] = "draft input",
         [SCRATCH_MTP_H] = "draft input, bf16",
+        [SCRATCH_NET_PARTS] = "parts of all ranks",
+        [SCRATCH_NET_DRAWS] = "draws of all ranks",
     };
     ASSERT(part < SCRATCH_N);
     return names[part];
@@ -221,7 +239,10 @@ uint64_t backend_cuda_extra_bytes(const struct backend_config *c)
     cuda_scratch_measure(&s, c);
     for (int i = 0; i < SCRATCH_N; i++) n += s.bytes[i];
     if (is_fast(c)) n += 2 * (uint64_t)c->max_token * (3 * c->hidden + c->hidden / 32);
-    if (!c->parallel.is_slice && parallel_n_peer(&c->parallel) > 1) {
+    const uint32_t world = parallel_n_peer(&c->parallel);
+    if (c->n_host > 1) {
+        n += NET_OWN_BYTES + (uint64_t)(world - 1) * NET_WAY_BYTES;
+    } else if (!c->parallel.is_slice && world > 1) {
         struct peer_layout peers;
         peer_layout_make(&peers, c);
         n += peers.n_bytes;

@@ -80,6 +80,10 @@ enum { TASK_BYTES = 12, TASK_ROWS_MIN = 8 };
 /* A row of logits is drawn from in so many parts (generic/sample.cu). */
 enum { SAMPLE_PARTS = 32, SAMPLE_PART_BYTES = 16 };
 
+/* Of ranks on several hosts: rows whose sums are formed at once, and 4-byte words of a row that has
+ * been drawn. */
+enum { NET_ROWS = 2048, NET_DRAW_WORDS = 3 + 2 * SAMPLE_TOP_MAX };
+
 enum cuda_scratch {
     SCRATCH_FRONT,      /* f32 [T][rows of mla.front] */
     SCRATCH_QUERY,      /* f32 [T][rows of mla.query] */
@@ -124,6 +128,8 @@ enum cuda_scratch {
     SCRATCH_SAMPLE_PARTS,  /* [rows][SAMPLE_PARTS] of SAMPLE_PART_BYTES */
     SCRATCH_MTP_F,         /* f32 [T][2D], and bf16 */
     SCRATCH_MTP_H,
+    SCRATCH_NET_PARTS, /* f32 [world][rows][D]: parts of rows, of ranks on several hosts */
+    SCRATCH_NET_DRAWS, /* [world][rows][NET_DRAW_WORDS] */
     SCRATCH_N,
 };
 

@@ -483,7 +483,7 @@ fathom_err cuda_spread(struct cuda_backend *c, const struct row_array *array, ui
 uint32_t cuda_own_rows(const struct backend *b, uint32_t n_token)
 {
     const struct cuda_backend *c = (const struct cuda_backend *)b;
-    if (c->peers.world < 2 || n_token < OWNED_MIN) return 0;
+    if (c->peers.world < 2 || c->net || n_token < OWNED_MIN) return 0;
     if (c->c.index_n_head > 0 && c->c.n_head % 2) return 0; /* front.cu: index_query_of */
     const uint32_t n = own_row_count(n_token, c->peers.rank, c->peers.world);
     ASSERT(n > 0);

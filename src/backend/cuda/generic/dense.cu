@@ -1,6 +1,7 @@
 /* dense.cu - embedding, norm, quantization, SwiGLU, dense FFN, linear, head, the draft's front */
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/generic/collect.cuh"
+#include "backend/cuda/generic/collect_net.cuh"
 #include "backend/cuda/generic/norm.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
@@ -129,7 +130,9 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     k.eps = c->c.norm_eps;
     k.begins = a->begins;
     ASSERT(!k.q || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
-    if (a->delta && c->peers.world > 1)
+    if (a->delta && c->net)
+        TRY(cuda_net_sum(c, a->delta->f, a->n_token));
+    else if (a->delta && c->peers.world > 1)
         return cuda_sum_norm(c, &k, a->n_token, a->layer, a->spread);
     ASSERT(a->spread == SPREAD_ALL || (a->spread == SPREAD_OWN && c->peers.world > 1));
     const bool own = a->spread == SPREAD_OWN;
@@ -257,6 +260,7 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
         x = {c->mtp_f, NULL, NULL, NULL, c->c.hidden, NULL};
     }
     TRY(cuda_product(c, &a->w->linear, &x, a->n_row, out, a->w->linear.n_row, "head"));
+    if (c->net) return cuda_net_logits(c, out, a->logits->f, a->n_row);
     return is_part ? cuda_logits_to_owners(c, out, a->logits->f, a->n_row) : FATHOM_OK;
 }
 

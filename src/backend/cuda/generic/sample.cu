@@ -9,6 +9,7 @@
  * id. */
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/generic/collect.cuh"
+#include "backend/cuda/generic/collect_net.cuh"
 #include "backend/cuda/join.cuh"
 #include "backend/cuda/launch.cuh"
 
@@ -559,6 +560,7 @@ fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
     static_assert(sizeof(struct part) == SAMPLE_PART_BYTES, "scratch.h sizes the parts");
     TRY(cuda_launch(c, "sample", part_kernel, dim3(k.n_part, a->n_row), PART_THREADS, 0, k));
     TRY(cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k));
+    if (c->net) return cuda_net_draws(c, a);
     if (k.n_rank > 1) return cuda_share_draws(c, a);
     return c->ep.world > 1 ? cuda_tell_waits(c) : FATHOM_OK;
 }

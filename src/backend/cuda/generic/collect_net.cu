@@ -1,0 +1,223 @@
+/* collect_net.cu - sums, logits and draws of ranks on several hosts
+ *
+ * What a rank has goes to the others as it lies, and what they have comes into scratch: NCCL moves
+ * bytes and adds nothing up. A sum is formed as in collect.cu: f32, ascending rank, each rank's own
+ * part in its place, -0.0 as +0.0. So its bits are those of as many ranks in one process.
+ *
+ * Few rows go whole to all ranks, who add up all of them. Of many each rank adds up a run: parts to
+ * the run's rank, then its sums to all, into the rows that they are of. Those have been sent when
+ * they are written again, for one queue has it all. */
+#include "backend/cuda/common.cuh"
+#include "backend/cuda/generic/collect.cuh"
+#include "backend/cuda/generic/collect_net.cuh"
+#include "backend/cuda/launch.cuh"
+#include "backend/cuda/peers.cuh"
+
+enum { NET_THREADS = 256 };
+
+/* Bytes that go to a peer and come from it; none where there are none. */
+struct parts {
+    struct net_part list[NET_PARTS_MAX];
+    uint32_t n;
+};
+
+static void add_part(struct parts *p, const void *at, uint64_t n, uint32_t peer, bool is_send)
+{
+    ASSERT(p->n < NET_PARTS_MAX);
+    if (n > 0) p->list[p->n++] = {(void *)at, n, peer, is_send};
+}
+
+static fathom_err exchange(struct cuda_backend *c, const struct parts *p)
+{
+    return p->n > 0 ? net_exchange(c->net, p->list, p->n, c->stream) : FATHOM_OK;
+}
+
+/* ---- sums ---- */
+
+/* sum[i] = part of rank 0 [i] + part of rank 1 [i] + ..., of which sum holds this rank's. */
+__global__ void __launch_bounds__(NET_THREADS)
+    net_sum_kernel(float *sum, const float *parts, uint64_t stride, uint64_t n, uint32_t rank,
+                   uint32_t world)
+{
+    const uint64_t i = ((uint64_t)blockIdx.x * NET_THREADS + threadIdx.x) * 4;
+    kernel_begin();
+    if (i >= n) return;
+    const float4 own = peer_value(*(const float4 *)(sum + i));
+    float4 v = rank == 0 ? own : peer_value(*(const float4 *)(parts + i));
+    for (uint32_t r = 1; r < world; r++) {
+        const float4 p = r == rank ? own : peer_value(*(const float4 *)(parts + r * stride + i));
+        v = make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w);
+    }
+    *(float4 *)(sum + i) = v;
+}
+
+static fathom_err add_up(struct cuda_backend *c, float *sum, uint64_t stride, uint32_t n_row)
+{
+    const uint64_t n = (uint64_t)n_row * c->c.hidden;
+    const uint64_t n_block = (n / 4 + NET_THREADS - 1) / NET_THREADS;
+    ASSERT(c->c.hidden % 4 == 0 && n_block <= UINT32_MAX);
+    if (n == 0) return FATHOM_OK;
+    return cuda_launch(c, "reduce_norm", net_sum_kernel, dim3((uint32_t)n_block), NET_THREADS, 0,
+                       sum, (const float *)c->net_parts, stride, n, c->peers.rank, c->peers.world);
+}
+
+static fathom_err sum_few(struct cuda_backend *c, float *delta, uint32_t n_row)
+{
+    const uint64_t n = (uint64_t)n_row * c->c.hidden;
+    struct parts p = {};
+    for (uint32_t k = 1; k < c->peers.world; k++) {
+        const uint32_t r = (c->peers.rank + k) % c->peers.world;
+        add_part(&p, delta, n * 4, r, true);
+        add_part(&p, c->net_parts + r * n, n * 4, r, false);
+    }
+    TRY(exchange(c, &p));
+    return add_up(c, delta, n, n_row);
+}
+
+/* Rows of a rank, in runs of equal length, the last ones shorter or empty. */
+static struct row_run run_of(uint32_t rank, uint32_t n_row, uint32_t world)
+{
+    const uint32_t n = ceil_div(n_row, world), first = n * rank;
+    if (first >= n_row) return {n_row, 0};
+    return {first, n_row - first < n ? n_row - first : n};
+}
+
+static fathom_err sum_many(struct cuda_backend *c, float *delta, uint32_t n_row)
+{
+    const uint32_t rank = c->peers.rank, world = c->peers.world;
+    const uint64_t hidden = c->c.hidden, stride = ceil_div(n_row, world) * hidden;
+    const struct row_run own = run_of(rank, n_row, world);
+    float *const sum = delta + own.first * hidden;
+    struct parts to_owners = {}, to_all = {};
+    for (uint32_t k = 1; k < world; k++) {
+        const uint32_t r = (rank + k) % world;
+        const struct row_run run = run_of(r, n_row, world);
+        float *const rows = delta + run.first * hidden;
+        add_part(&to_owners, rows, run.n * hidden * 4, r, true);
+        add_part(&to_owners, c->net_parts + r * stride, own.n * hidden * 4, r, false);
+        add_part(&to_all, sum, own.n * hidden * 4, r, true);
+        add_part(&to_all, rows, run.n * hidden * 4, r, false);
+    }
+    TRY(exchange(c, &to_owners));
+    TRY(add_up(c, sum, stride, own.n));
+    return exchange(c, &to_all);
+}
+
+fathom_err cuda_net_sum(struct cuda_backend *c, float *delta, uint32_t n_row)
+{
+    const uint32_t few = peer_one_shot_rows(c->peers.world);
+    ASSERT(c->net && c->peers.world > 1 && delta);
+    if (n_row <= few) return sum_few(c, delta, n_row);
+    for (uint32_t row = 0; row < n_row; row += NET_ROWS) {
+        const uint32_t n = n_row - row < NET_ROWS ? n_row - row : NET_ROWS;
+        TRY(sum_many(c, delta + (size_t)row * c->c.hidden, n));
+    }
+    return FATHOM_OK;
+}
+
+/* ---- logits ---- */
+
+/* Rows of a group of sends: those of each owner to it, and those of this rank from all. */
+static fathom_err logits_of(struct cuda_backend *c, const float *part, float *out, uint32_t n_row)
+{
+    const uint32_t rank = c->peers.rank, world = c->peers.world, n_vocab = c->c.n_vocab;
+    const uint32_t n_part = n_vocab / world, n_own = (n_row + world - 1 - rank) / world;
+    struct parts p = {};
+    for (uint32_t row = 0; row < n_row; row++) {
+        const uint32_t owner = row % world;
+        if (owner != rank) add_part(&p, part + (size_t)row * n_part, n_part * 4ull, owner, true);
+        for (uint32_t k = 1; k < world && owner == rank; k++) {
+            const uint32_t r = (rank + k) % world;
+            add_part(&p, out + (size_t)row * n_vocab + (size_t)r * n_part, n_part * 4ull, r, false);
+        }
+    }
+    TRY(exchange(c, &p));
+    if (n_own == 0) return FATHOM_OK;
+    CU_TRY(c,
+           gpu_memcpy_2d_async(out + (size_t)rank * n_vocab + (size_t)rank * n_part,
+                               (size_t)world * n_vocab * 4, part + (size_t)rank * n_part,
+                               (size_t)world * n_part * 4, n_part * 4ull, n_own, GPU_EITHER_WAY,
+                               c->stream),
+           "head");
+    return FATHOM_OK;
+}
+
+fathom_err cuda_net_logits(struct cuda_backend *c, const float *part, float *out, uint32_t n_row)
+{
+    const uint32_t world = c->peers.world, wave = NET_PARTS_MAX / (2 * world) * world;
+    ASSERT(world > 1 && c->c.n_vocab % world == 0);
+    for (uint32_t row = 0; row < n_row; row += wave) {
+        const uint32_t n = n_row - row < wave ? n_row - row : wave;
+        TRY(logits_of(c, part + (size_t)row * (c->c.n_vocab / world),
+                      out + (size_t)row * c->c.n_vocab, n));
+    }
+    return FATHOM_OK;
+}
+
+/* ---- draws ---- */
+
+/* What is drawn for a row, word by word. */
+static __device__ __forceinline__ uint32_t *draw_word(const struct sample_args &a, uint32_t row,
+                                                      uint32_t i)
+{
+    const uint32_t top = row * SAMPLE_TOP_MAX;
+    switch (i) {
+    case 0: return (uint32_t *)&a.ids[row];
+    case 1: return (uint32_t *)&a.logprobs[row];
+    case 2: return (uint32_t *)&a.ranks[row];
+    default:
+        i -= 3;
+        return i < SAMPLE_TOP_MAX ? (uint32_t *)&a.top_ids[top + i]
+                                  : (uint32_t *)&a.top_logprobs[top + i - SAMPLE_TOP_MAX];
+    }
+}
+
+/* One block a row: this rank's words, to be sent. */
+__global__ void net_pack_draws(const struct sample_args a, uint32_t *out)
+{
+    kernel_begin();
+    if (threadIdx.x < NET_DRAW_WORDS)
+        out[blockIdx.x * NET_DRAW_WORDS + threadIdx.x] = *draw_word(a, blockIdx.x, threadIdx.x);
+}
+
+/* The words of the rank that has drawn the row: all [world][n_row][NET_DRAW_WORDS]. */
+__global__ void net_take_draws(const struct sample_args a, const uint32_t *all, uint32_t rank,
+                               uint32_t world)
+{
+    const uint32_t row = blockIdx.x;
+    kernel_begin();
+    const uint32_t owner = draw_owner(a.rows[row].logit_row, world);
+    if (owner == rank || threadIdx.x >= NET_DRAW_WORDS) return;
+    const size_t at = ((size_t)owner * gridDim.x + row) * NET_DRAW_WORDS + threadIdx.x;
+    *draw_word(a, row, threadIdx.x) = all[at];
+}
+
+fathom_err cuda_net_draws(struct cuda_backend *c, const struct sample_args *a)
+{
+    const uint32_t world = c->peers.world, n_word = a->n_row * NET_DRAW_WORDS;
+    uint32_t *const all = c->net_draws, *const own = all + (size_t)c->peers.rank * n_word;
+    struct parts p = {};
+    static_assert(NET_DRAW_WORDS <= 2 * WARP, "a row's words have a thread each");
+    TRY(cuda_launch(c, "sample", net_pack_draws, dim3(a->n_row), 2 * WARP, 0, *a, own));
+    for (uint32_t k = 1; k < world; k++) {
+        const uint32_t r = (c->peers.rank + k) % world;
+        add_part(&p, own, n_word * 4ull, r, true);
+        add_part(&p, all + (size_t)r * n_word, n_word * 4ull, r, false);
+    }
+    TRY(exchange(c, &p));
+    return cuda_launch(c, "sample", net_take_draws, dim3(a->n_row), 2 * WARP, 0, *a,
+                       (const uint32_t *)all, c->peers.rank, world);
+}
+
+/* ---- the first calls ---- */
+
+fathom_err cuda_net_connect(struct backend *b)
+{
+    struct cuda_backend *c = cuda_of(b);
+    if (!c->net) return FATHOM_OK;
+    TRY(net_connect(c->net));
+    /* Ways between ranks are made by their first call, which must not be recorded. */
+    TRY(sum_few(c, c->net_parts + (size_t)c->peers.rank * c->c.hidden, 1));
+    CU_TRY(c, gpu_stream_synchronize(c->stream), "connect");
+    return net_check(c->net);
+}

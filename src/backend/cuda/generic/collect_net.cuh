@@ -1,0 +1,17 @@
+/* collect_net.cuh - what collect.cuh brings together, of ranks on several hosts (net.h) */
+#ifndef FATHOM_BACKEND_CUDA_GENERIC_COLLECT_NET_CUH
+#define FATHOM_BACKEND_CUDA_GENERIC_COLLECT_NET_CUH
+
+#include "backend/cuda/cuda_int.cuh"
+
+/* cuda_net_sum - delta [n_row][D], this rank's part of each row, becomes the sum over ranks, in
+ * rank order
+ * cuda_net_logits, cuda_net_draws - as cuda_logits_to_owners and cuda_share_draws */
+fathom_err cuda_net_sum(struct cuda_backend *c, float *delta, uint32_t n_row);
+fathom_err cuda_net_logits(struct cuda_backend *c, const float *part, float *out, uint32_t n_row);
+fathom_err cuda_net_draws(struct cuda_backend *c, const struct sample_args *a);
+
+/* cuda_net_connect - of the seam */
+fathom_err cuda_net_connect(struct backend *b);
+
+#endif
