@@ -10,7 +10,6 @@
 #define AMD "it configures AMD's libraries"
 #define HOSTS "hosts of one model are named by --nnodes, --node-rank and --master-addr"
 #define DEVICES "hosts and servers meet over TCP, by the device that the system's routes name"
-#define SUMS "GPUs are summed by fathom's own kernels, not by NCCL"
 #define PAGES "how pages go is said by --kv-transfer-config and --kv-transport"
 
 const struct environment_row environment_table[] = {
@@ -67,7 +66,7 @@ const struct environment_row environment_table[] = {
     {"RAYHEAD_ADDRESS", false, HOSTS},
     {"GLOO_SOCKET_IFNAME", false, DEVICES},
     {"TP_SOCKET_IFNAME", false, DEVICES},
-    {"NCCL_*", false, SUMS},
+    {"NCCL_*", true, "NCCL reads them, which GPUs of several hosts use, and those of one do not"},
     {"OMP_*", false, "use --threads"},
     {"PYTORCH_CUDA_ALLOC_CONF", false, "it configures PyTorch, which fathom does not have"},
     {"VLLM_*", false, "it configures vLLM's Python"},

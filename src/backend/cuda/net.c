@@ -25,9 +25,11 @@
 
 enum {
     WATCH_MS = 20,
-    LOSS_MS = 6000,  /* for the control channel to know a host as lost that NCCL does not reach */
-    CALL_MS = 2000,  /* for a call to end before the communicator goes */
-    LEAVE_MS = 20000 /* for it to go */
+    LOSS_MS = 6000,   /* for the control channel to know a host as lost that NCCL does not reach */
+    CALL_MS = 2000,   /* for a call to end before the communicator goes */
+    LEAVE_MS = 20000, /* for it to go */
+    SPIN_US = 2000,   /* looks at NCCL before a thread sleeps between them */
+    SLEEP_US = 200,
 };
 
 enum net_state { NET_PARTED, NET_CONNECTING, NET_WHOLE, NET_BREAKING, NET_BROKEN };
@@ -190,10 +192,12 @@ static fathom_err share_id(struct cuda_net *n, struct nccl_id *id)
 /* Until NCCL has done what it was at, which goes on beside the caller. */
 static fathom_err await_nccl(struct cuda_net *n, int result, char why[200])
 {
-    const uint64_t end_ns = clock_now_ns() + n->patience_ms * 1000000;
-    while (result == NCCL_IN_PROGRESS && clock_now_ns() < end_ns) {
-        if (is_alone(n, why)) return FATHOM_EPEER;
-        clock_sleep_us(200);
+    const uint64_t start_ns = clock_now_ns(), end_ns = start_ns + n->patience_ms * 1000000;
+    for (uint64_t now_ns; result == NCCL_IN_PROGRESS && (now_ns = clock_now_ns()) < end_ns;) {
+        if (now_ns - start_ns > (uint64_t)SPIN_US * 1000) {
+            if (is_alone(n, why)) return FATHOM_EPEER;
+            clock_sleep_us(SLEEP_US);
+        }
         const int asked = n->api.ncclCommGetAsyncError(n->comm, &result);
         if (asked != NCCL_SUCCESS) result = asked;
     }
