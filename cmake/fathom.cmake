@@ -28,7 +28,8 @@ endfunction()
 # fathom_test(name SOURCES file.c ... DEPENDS base ... [LABELS unit] [ARGS ...])
 # A cmocka program tests/<name>, run by CTest as <name>. Sources are relative to tests/. Labels
 # golden, e2e and load mark tests of the whole model: `make test` runs them in the release build, of
-# which it builds what they need (the target model_tests). `make test-long` runs those labelled long.
+# which it builds what they need (the target model_tests); load: the sanitizers' builds run it too.
+# `make test-long` runs those labelled long.
 function(fathom_test name)
     cmake_parse_arguments(T "" "" "SOURCES;DEPENDS;LINK;LABELS;ARGS" ${ARGN})
     list(TRANSFORM T_SOURCES PREPEND ${CMAKE_SOURCE_DIR}/tests/)

@@ -218,7 +218,7 @@ class Refusals(unittest.TestCase):
 class Evaluation(unittest.TestCase):
     """Every prompt has one right answer."""
 
-    EVERY = 13
+    EVERY = 26
 
     def check(self, kv):
         with open(os.path.join(ROOT, "tests/data/pilot/evaluation.json"), encoding="utf-8") as f:

@@ -2,10 +2,10 @@
 """Outputs held to a grammar, drawn by the pilot at temperature 1.0 and judged by the Python package
 jsonschema.
 
-    tests/e2e/test_structured.py [FLAGS] path/to/fathom
+    tests/e2e/test_structured.py [--all] [FLAGS] path/to/fathom
 
 Every schema of tests/data/grammar/schemas.json whose outputs end soon is asked for in all WAYS,
-with many seeds, many at a time; then calls of tools that must be made, may be made, or are strict.
+with two seeds, with --all with seven, many at a time; then calls of tools that must be made, may be made, or are strict.
 An answer that meets max_tokens is counted as not finished; more than one in a hundred is a failure.
 Skips with one line when the package is not installed.
 """
@@ -29,7 +29,8 @@ except ImportError:
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DRAFTS = {7: jsonschema.Draft7Validator, 2020: jsonschema.Draft202012Validator}
-N_CHOICE = 7  # of a request, each with a seed of its own
+ALL = "--all" in sys.argv[1:2] and sys.argv.pop(1) == "--all"
+N_CHOICE = 7 if ALL else 2  # of a request, each with a seed of its own
 MAX_TOKENS = 400
 # Lists and trees without a bound, which the pilot draws out.
 ENDLESS = {"a schema without type", "not a type", "not these values",
@@ -144,7 +145,7 @@ class Structured(unittest.TestCase):
             case = case_of[id(body)]
             judge.see(case["name"], choice, "stop", lambda m, c=case: validate(
                 c["schema"], json.loads(m["content"]), c.get("draft", 2020)))
-        judge.end(f"{len(cases)} schemas", 1000)
+        judge.end(f"{len(cases)} schemas", len(cases) * len(WAYS) * N_CHOICE * 95 // 100)
 
     def test_calls_that_must_be_made(self):
         bodies = [{"n": 4, "seed": i, "tools": TOOLS, "tool_choice": "required", **more}

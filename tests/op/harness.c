@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/cpu/cpu_isa.h"
 #include "base/mem.h"
 #include "op/backends.h"
 
@@ -376,6 +377,11 @@ int op_main(int argc, char **argv, const char *group, const struct CMUnitTest *t
     if (argc >= 2) backend_name = argv[1];
     if (op_is_cuda() && !is_simulated() && backend_cuda_count() == 0) {
         printf("skipped: %s needs a GPU and there is none\n", backend_name);
+        return 77;
+    }
+    if (strcmp(backend_name, "cpu_avx2") == 0 &&
+        cpu_kernels_of(CPU_ISA_AVX2) == cpu_kernels_of(CPU_ISA_BEST)) {
+        printf("skipped: AVX2 is the best that this machine has: cpu is cpu_avx2\n");
         return 77;
     }
     char name[128];

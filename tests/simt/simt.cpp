@@ -7,7 +7,9 @@
  *     `------returns-------' `----looks again later--> paused --all have had a turn--> ready
  *
  * Invariants: one fiber runs at a time, or the scheduler; a fiber's stack is used by it alone and
- * kept from block to block.
+ * kept from block to block. A fiber that returns gives its stack to the next one if that has not
+ * begun, for one in use is in the cache, and takes that one's: where threads wait for nobody, a
+ * whole warp runs on one stack.
  *
  * An engine runs one thing at a time, on a stack of its own. It is left in the midst of a kernel
  * where threads look for what another device sends (simt_poll), and gone on with later; `gpu` is
@@ -22,6 +24,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
+#include <utility>
 #include <vector>
 
 #ifdef __SANITIZE_ADDRESS__
@@ -58,7 +61,8 @@ struct alignas(64) fiber {
     place context;
     void *stack; /* NULL: it has never been used */
     uint3 index; /* threadIdx */
-    bool is_started;
+    bool is_started; /* the stack is at fiber_main, or within the body */
+    bool is_fresh;   /* it has not begun with the block yet */
     void *fake_stack;         /* the address sanitizer's */
     std::vector<copy> copies; /* cp.async that have not arrived, in order */
     std::vector<copy> stores; /* bulk stores whose sources have not been read */
@@ -248,12 +252,33 @@ void leave(void)
     if (w.n_alive && w.n_arrived == w.n_alive) release_warp(w);
 }
 
+/* Whether the next lane has not begun: it is the current one now, on this stack. */
+bool go_on_as_next(void)
+{
+    const unsigned lane = gpu->current % SIMT_WARP, first = gpu->current - lane;
+    warp &w = gpu->warps[first / SIMT_WARP];
+    if (!w.ready) return false;
+    fiber &own = gpu->fibers[gpu->current];
+    const unsigned next = next_lane(w, lane);
+    fiber &other = gpu->fibers[first + next];
+    if (!other.is_fresh) return false;
+    memcpy(own.context, other.context, sizeof own.context);
+    std::swap(own.stack, other.stack);
+    std::swap(own.is_started, other.is_started);
+    own.fake_stack = other.fake_stack; /* this one's is in use */
+    take_lane(w, first, next);
+    return true;
+}
+
 void fiber_main(void)
 {
     come_to_stack(NULL, &gpu->scheduler_stack, &gpu->scheduler_stack_bytes);
     for (;;) {
-        (*gpu->body)();
-        leave();
+        do {
+            gpu->fibers[gpu->current].is_fresh = false;
+            (*gpu->body)();
+            leave();
+        } while (go_on_as_next());
         yield();
     }
 }
@@ -335,6 +360,7 @@ void begin_block(unsigned cluster_rank, uint3 index)
         f.copies.clear();
         f.stores.clear();
         f.group = 0;
+        f.is_fresh = true;
     }
 }
 
