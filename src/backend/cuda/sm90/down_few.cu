@@ -37,7 +37,8 @@ enum {
     W_BYTES = BM * K_LINE_BYTES,
     IN_BYTES = COLS * K_LINE_BYTES,
     AHEAD = 5,         /* K lines of inputs that a warp makes at a time, */
-    ROWS_AHEAD = 3,    /* or rows */
+    ROWS_AHEAD = 3,    /* or rows, */
+    KEPT_LINES = 2,    /* which it keeps if they are no longer */
     STAGES_ALONE = 12, /* one token: one block a multiprocessor; with more tokens, two */
     STAGES_MANY = 9,
     U4_GROUPS = 3, /* warpgroups */
@@ -197,11 +198,52 @@ static __device__ __forceinline__ void make_rows(const struct down_work &w,
     }
 }
 
+/* The same of rows of up to KEPT_LINES K lines, whose values are kept while the scale is found. */
+static __device__ __forceinline__ void make_short_rows(const struct down_work &w,
+                                                       const struct down_block &b)
+{
+    const uint32_t n_row = w.a.rows_per_token;
+    for (uint32_t first = threadIdx.x / WARP; first < n_row; first += ROWS_AHEAD * CONSUMER_WARPS) {
+        float4 gate[ROWS_AHEAD][KEPT_LINES] = {}, up[ROWS_AHEAD][KEPT_LINES] = {};
+#pragma unroll
+        for (uint32_t j = 0; j < ROWS_AHEAD; j++) {
+            const uint32_t row = min(first + j * CONSUMER_WARPS, n_row - 1);
+#pragma unroll
+            for (uint32_t k_line = 0; k_line < KEPT_LINES; k_line++) {
+                if (k_line >= w.n_k_line) continue;
+                const float *g = gate_of(w, b, row * w.n_k_line + k_line);
+                gate[j][k_line] = *(const float4 *)g;
+                up[j][k_line] = *(const float4 *)(g + w.a.k);
+            }
+        }
+#pragma unroll
+        for (uint32_t j = 0; j < ROWS_AHEAD; j++) {
+            const uint32_t row = first + j * CONSUMER_WARPS;
+            if (row >= n_row) continue;
+            uint32_t bits = 0;
+#pragma unroll
+            for (uint32_t i = 0; i < KEPT_LINES; i++) {
+                gate[j][i] = swiglu(gate[j][i], up[j][i]);
+                bits = max(bits, largest_bits(gate[j][i]));
+            }
+            const float scale = int8_scale(warp_most(bits));
+#pragma unroll
+            for (uint32_t i = 0; i < KEPT_LINES; i++) {
+                if (i >= w.n_k_line) continue;
+                const uint32_t at = row * w.n_k_line + i;
+                store_int8(gate[j][i], scale, input_of(b, at), &b.s->in_scale[at]);
+            }
+        }
+    }
+}
+
 template <enum codes CODES>
 static __device__ __forceinline__ void make_inputs(const struct down_work &w,
                                                    const struct down_block &b)
 {
-    if (CODES == CODES_INT8_ROW) {
+    if (CODES == CODES_INT8_ROW && w.n_k_line <= KEPT_LINES) {
+        make_short_rows(w, b);
+    } else if (CODES == CODES_INT8_ROW) {
         make_rows(w, b);
     } else {
         make_lines<CODES, CONSUMER_WARPS>(w, b);
