@@ -4,8 +4,9 @@
  *      ^                       +--- anything else: closed; a link that was there before is made
  *      +---- DOWN, PEER_DOWN_US <--- anew once, because the server may have been started anew
  *
- * A link belongs to its lane's thread; that of FIND and RELEASE to who has the server's lock. Keys
- * that are to be released are in a ring, under `lock`; one thread takes them from it. */
+ * A link belongs to its lane's thread, that of FIND to who has the server's lock. Keys that are to
+ * be released are in a ring, under `lock`; one thread takes them from it, and has the link of
+ * RELEASE. */
 #include "comm/page_peers.h"
 
 #include <pthread.h>
@@ -40,6 +41,7 @@ struct peer {
     atomic_uint_fast64_t logged_us;
     pthread_mutex_t lock; /* of `finder` */
     struct lane finder;
+    struct lane releaser;
     /* under the lock of all */
     uint32_t n_ref; /* its place, and who works with it */
     uint64_t used_us;
@@ -77,6 +79,7 @@ static void free_peer(struct peer *peer)
 {
     for (unsigned k = 0; k < PEERS_LANES_MAX; k++) hang_up(&peer->lanes[k]);
     hang_up(&peer->finder);
+    hang_up(&peer->releaser);
     pthread_mutex_destroy(&peer->lock);
     mem_free(peer);
 }
@@ -200,6 +203,31 @@ static enum tier_verdict read_page(struct page_source *base, unsigned worker, ui
     return verdict;
 }
 
+/* How many of the keys the server has, asked over a lane that is the caller's. */
+static fathom_err find(struct page_peers *p, struct peer *peer, struct lane *l,
+                       const struct hash128 *keys, uint32_t n, uint64_t patience_us,
+                       uint32_t *n_found, fathom_diag *d)
+{
+    unsigned char out[4];
+    struct frame f;
+    if (!l->link) TRY(connect_lane(p, peer, l, d));
+    ASSERT(l->link);
+    unsigned char *body = mem_alloc_array(n, sizeof *keys);
+    if (!body) return FATHOM_ENOMEM;
+    find_write(body, keys, n);
+    uint64_t end_us = clock_now_us() + patience_us;
+    const struct link_part part = {body, n * sizeof *keys};
+    fathom_err err = link_send_frame(l->link, FRAME_FIND, ++l->n_asked, &part, 1, end_us, d);
+    if (!err) err = link_receive_frame(l->link, &f, 0, end_us, d);
+    if (!err && (f.type != FRAME_FOUND || f.stream != l->n_asked)) {
+        err = diag_fail(d, FATHOM_EFORMAT, "a frame of type %d answers FIND", (int)f.type);
+    }
+    if (!err) err = l->link->ops->receive(l->link, out, sizeof out, end_us, d);
+    mem_free(body);
+    if (!err) *n_found = number_read(out);
+    return err;
+}
+
 /* ---- records that nobody will ask for ---- */
 
 static void release(struct page_source *base, uint32_t place, const struct hash128 *key)
@@ -238,30 +266,33 @@ static struct peer *take_releases(struct page_peers *p, struct hash128 *keys, ui
     return peer;
 }
 
+/* RELEASE has no answer. That of a question behind it says that it has come: what was sent may lie
+ * with the system, or with UCX, which moves on only while somebody waits for it. */
 static fathom_err send_releases(struct page_peers *p, struct peer *peer, const struct hash128 *keys,
                                 unsigned char *body, uint32_t n, fathom_diag *d)
 {
-    struct lane *l = &peer->finder;
+    struct lane *l = &peer->releaser;
+    uint32_t n_found;
     if (!l->link) TRY(connect_lane(p, peer, l, d));
     find_write(body, keys, n);
     const struct link_part part = {body, n * sizeof *keys};
-    uint64_t end_us = clock_now_us() + PEER_FIND_US;
-    return link_send_frame(l->link, FRAME_RELEASE, ++l->n_asked, &part, 1, end_us, d);
+    uint64_t end_us = clock_now_us() + PEER_RELEASE_US;
+    TRY(link_send_frame(l->link, FRAME_RELEASE, ++l->n_asked, &part, 1, end_us, d));
+    return find(p, peer, l, keys, 1, PEER_RELEASE_US, &n_found, d);
 }
 
-/* Also who has failed lately, perhaps for the reason that its reader has left. */
+/* Also who has failed lately, perhaps for the reason that its reader has left. Nobody waits for
+ * this: it has time, and is tried again, over a new connection. */
 static void tell_releases(struct page_peers *p, struct peer *peer, const struct hash128 *keys,
                           unsigned char *body, uint32_t n)
 {
     fathom_diag cause = {{0}};
-    pthread_mutex_lock(&peer->lock);
     fathom_err err = FATHOM_EIO;
-    for (bool again = true; err && again;) {
-        again = peer->finder.link != NULL;
+    for (unsigned i = 0; err && i < PEER_RELEASE_TRIES; i++) {
+        diag_clear(&cause);
         err = send_releases(p, peer, keys, body, n, &cause);
-        if (err) hang_up(&peer->finder);
+        if (err) hang_up(&peer->releaser);
     }
-    pthread_mutex_unlock(&peer->lock);
     if (err)
         LOG_DEBUG("kv", "pages of %s:%u: not released: %s", peer->host, peer->port, cause.text);
 }
@@ -415,30 +446,6 @@ void page_peers_keep(struct page_peers *p)
     pthread_mutex_unlock(&p->lock);
 }
 
-static fathom_err find(struct page_peers *p, struct peer *peer, const struct hash128 *keys,
-                       uint32_t n, uint32_t *n_found, fathom_diag *d)
-{
-    struct lane *l = &peer->finder;
-    unsigned char out[4];
-    struct frame f;
-    if (!l->link) TRY(connect_lane(p, peer, l, d));
-    ASSERT(l->link);
-    unsigned char *body = mem_alloc_array(n, sizeof *keys);
-    if (!body) return FATHOM_ENOMEM;
-    find_write(body, keys, n);
-    uint64_t end_us = clock_now_us() + PEER_FIND_US;
-    const struct link_part part = {body, n * sizeof *keys};
-    fathom_err err = link_send_frame(l->link, FRAME_FIND, ++l->n_asked, &part, 1, end_us, d);
-    if (!err) err = link_receive_frame(l->link, &f, 0, end_us, d);
-    if (!err && (f.type != FRAME_FOUND || f.stream != l->n_asked)) {
-        err = diag_fail(d, FATHOM_EFORMAT, "a frame of type %d answers FIND", (int)f.type);
-    }
-    if (!err) err = l->link->ops->receive(l->link, out, sizeof out, end_us, d);
-    mem_free(body);
-    if (!err) *n_found = number_read(out);
-    return err;
-}
-
 uint32_t page_peers_find(struct page_peers *p, uint32_t place, const struct hash128 *keys,
                          uint32_t n)
 {
@@ -456,7 +463,7 @@ uint32_t page_peers_find(struct page_peers *p, uint32_t place, const struct hash
     for (bool again = true; err && again;) {
         again = peer->finder.link != NULL;
         diag_clear(&cause);
-        err = find(p, peer, keys, n, &n_found, &cause);
+        err = find(p, peer, &peer->finder, keys, n, PEER_FIND_US, &n_found, &cause);
         if (err) hang_up(&peer->finder);
     }
     pthread_mutex_unlock(&peer->lock);

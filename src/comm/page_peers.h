@@ -6,8 +6,9 @@
  * record. Each thread that reads has a connection of its own to each server, made when it is first
  * needed and kept. A server that failed is asked no more for PEER_DOWN_US.
  *
- * One more thread tells servers which records they need not keep (RELEASE). What waits for it is
- * bounded: keys beyond PEERS_RELEASES_MAX are dropped, and their leases run out by themselves.
+ * One more thread tells servers which records they need not keep (RELEASE), over a connection of
+ * its own. What waits for it is bounded: keys beyond PEERS_RELEASES_MAX are dropped, as are those
+ * that a server has not taken after PEER_RELEASE_TRIES, and their leases run out by themselves.
  */
 #ifndef FATHOM_COMM_PAGE_PEERS_H
 #define FATHOM_COMM_PAGE_PEERS_H
@@ -26,6 +27,8 @@ enum {
     PEER_GREETING_US = 2000000,
     PEER_PAGE_US = 2000000, /* for a record */
     PEER_FIND_US = 100000,
+    PEER_RELEASE_US = 2000000, /* to take keys that are released */
+    PEER_RELEASE_TRIES = 5,
     PEER_DOWN_US = 1000000,
 };
 

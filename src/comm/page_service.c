@@ -43,8 +43,19 @@ struct page_service {
     bool has_acceptor;
     struct place places[SERVICE_LINKS_MAX];
     atomic_uint_fast64_t logged_us; /* when a connection was last refused in the log */
-    atomic_uint busy_ms;
+    atomic_uint busy_ms;            /* told at noted_us */
+    atomic_uint_fast64_t noted_us;
 };
+
+/* Who still works when all should be done says how long it has been at it: what was told was a
+ * guess, or the machine has become slower. */
+static uint32_t tell_busy_ms(struct page_service *s)
+{
+    const uint32_t told_ms = atomic_load(&s->busy_ms);
+    const uint64_t since_ms = (clock_now_us() - atomic_load(&s->noted_us)) / 1000;
+    if (told_ms == 0 || since_ms <= told_ms) return told_ms;
+    return since_ms < UINT32_MAX ? (uint32_t)since_ms : UINT32_MAX;
+}
 
 static fathom_err answer_want(struct place *p, const struct frame *f, fathom_diag *d)
 {
@@ -57,7 +68,7 @@ static fathom_err answer_want(struct place *p, const struct frame *f, fathom_dia
     uint64_t end_us = clock_now_us() + SERVICE_SEND_US;
     if (!page_shelf_take(s->c.shelf, &name, &page)) {
         const struct link_part part = {busy, sizeof busy};
-        number_write(busy, atomic_load(&s->busy_ms));
+        number_write(busy, tell_busy_ms(s));
         return link_send_frame(p->link, FRAME_MISS, f->stream, &part, 1, end_us, d);
     }
     struct tier_header h;
@@ -226,5 +237,6 @@ uint16_t page_service_port(const struct page_service *s)
 void page_service_note_busy(struct page_service *s, uint64_t us)
 {
     const uint64_t ms = us / 1000;
+    atomic_store(&s->noted_us, clock_now_us());
     atomic_store(&s->busy_ms, ms < UINT32_MAX ? (unsigned)ms : UINT32_MAX);
 }

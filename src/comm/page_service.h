@@ -33,7 +33,8 @@ fathom_err page_service_create(struct page_service **out, const struct page_serv
 void page_service_destroy(struct page_service *s); /* accepts NULL; ends all connections */
 
 /* page_service_note_busy - the prompts that there are now take so long; told to who asks for a
- * record that is not there. From any thread. */
+ * record that is not there. When it is over without another note, the time since this one is told;
+ * 0: nothing is under way. From any thread. */
 void page_service_note_busy(struct page_service *s, uint64_t us);
 
 /* page_service_port - that it listens on */

@@ -260,8 +260,11 @@ def check_release():
     leaving = [ask_and_stay(d, {**body, "kv_transfer_params": given})
                for body, given in zip(bodies, params)]
     wait_until(lambda: d.health()["waiting"] >= len(leaving) + 1)
+    p.process.send_signal(signal.SIGSTOP)  # it cannot be told at once
     for connection in leaving:
         connection.close()
+    time.sleep(3)
+    p.process.send_signal(signal.SIGCONT)
     check_released(p, n_page)
     assert moved(d) == (0, 0), moved(d)
     for connection in others:

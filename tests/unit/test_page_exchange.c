@@ -236,6 +236,26 @@ static void a_record_that_is_not_there_yet_is_asked_for_again(void **state)
     assert_true(tiers_read_ahead(w->tiers, &next, &peer));
 }
 
+static void a_server_that_takes_longer_than_it_said_says_so(void **state)
+{
+    struct world *w = *state;
+    struct page_source *s = page_peers_source(w->peers);
+    const struct tier_name unknown = name_of(99);
+    unsigned char page[PAGE];
+    uint64_t busy_us = 1;
+    for (uint64_t told_us = 0; told_us <= 1000; told_us += 1000) {
+        page_service_note_busy(w->service, told_us);
+        clock_sleep_us(20000);
+        assert_int_equal(s->ops->read(s, 0, w->place, &unknown, page, &busy_us, NULL),
+                         TIER_NOT_YET);
+        if (told_us == 0) assert_int_equal(busy_us, 0);
+    }
+    assert_true(busy_us >= 20000);
+    page_service_note_busy(w->service, 3600000000);
+    assert_int_equal(s->ops->read(s, 0, w->place, &unknown, page, &busy_us, NULL), TIER_NOT_YET);
+    assert_int_equal(busy_us, 3600000000);
+}
+
 /* Memory of leased records is given up after that of others; once sent, or in time, it is not. */
 static void a_record_is_lent_until_it_is_sent_or_its_time_is_over(void **state)
 {
@@ -410,6 +430,8 @@ int main(void)
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(a_reader_that_leaves_ends_the_leases_of_its_records,
                                         open_world, close_world),
+        cmocka_unit_test_setup_teardown(a_server_that_takes_longer_than_it_said_says_so, open_world,
+                                        close_world),
         cmocka_unit_test_setup_teardown(a_record_may_be_released_before_it_is_there, open_world,
                                         close_world),
         cmocka_unit_test_setup_teardown(more_servers_may_come_than_there_are_places, open_world,
