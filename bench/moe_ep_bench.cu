@@ -25,13 +25,13 @@ enum {
     N_GROUP = 8,
     GROUPS_USED = 4,
     GROUP = N_EXPERT / N_GROUP,
-    ROWS_MAX = 512, /* of a GPU */
+    ROWS_MAX = 1024, /* of a GPU */
     REPEATS = 5,
     N_CALL = 32,
     N_LONE = 8 /* rows that are compared with themselves alone */
 };
 
-static const uint32_t sizes[] = {1, 8, 16, 64, 128, 256, ROWS_MAX};
+static const uint32_t sizes[] = {1, 8, 16, 64, 128, 256, 512, ROWS_MAX};
 
 #define LINK_BYTES 374e9
 #define WAY_US 1.3
@@ -314,7 +314,7 @@ int main(int argc, char **argv)
     open_setup(&s);
     check_bits(&s);
     const double expert_bytes = 3.0 * HIDDEN * INNER * (1 + 4.0 / 128 / 128);
-    const double row_bytes = HIDDEN * (1 + 4.0 / FP8_GROUP) + 2 * N_USED * 4 + HIDDEN * 4.0;
+    const double row_bytes = HIDDEN * (1 + 4.0 / FP8_GROUP) + 2 * N_USED * 4 + HIDDEN * 2.0;
     printf("gpus,rows,moe_ep_us,ways_us,ways_floor,experts_hit,experts_most,ranks_a_row,"
            "expert_tb_s\n");
     for (const uint32_t n_row : sizes) {

@@ -153,19 +153,13 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
     const int n_gpu = backend_cuda_count();
     const uint32_t n_lane = out->place.parallel.dp.size, n_share = out->place.parallel.tp.size;
     for (uint32_t i = 0; i < n_rank; i++) out->devices[i] = (int)i;
-    if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1 && n_share > 1) {
+    const uint32_t n_peer = n_lane * n_share;
+    if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1 && n_peer != 2 && n_peer != 4 &&
+        n_peer != 8) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "--data-parallel-size %u of --tensor-parallel-size %u: GPUs do one of the two so far: "
-             "give 2, 4 or 8 to --data-parallel-size or --tensor-parallel-size and leave the other "
-             "one out, or give --backend cpu",
+             "--data-parallel-size %u of --tensor-parallel-size %u: 2, 4 or 8 GPUs share experts, "
+             "CPUs by any number: give sizes whose product is one of these, or --backend cpu",
              n_lane, n_share);
-    }
-    if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1 && n_lane != 2 && n_lane != 4 &&
-        n_lane != 8) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "--data-parallel-size %u: GPUs share experts by 2, 4 or 8, CPUs by any number: give "
-             "one of these, or --backend cpu",
-             n_lane);
     }
     if (out->backend == FATHOM_BACKEND_CUDA && n_gpu > 0 && n_rank > (uint32_t)n_gpu) {
         FAIL(d, FATHOM_EINVAL,

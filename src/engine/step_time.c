@@ -14,8 +14,8 @@
  * 4.8. */
 #define HOPPER                                                                                     \
     .product_ops = 750e12, .expert_ops = 640e12, .attend_ops = 325e12, .expanded_ops = 500e12,     \
-    .index_ops = 395e12, .send_bytes = 330e9, .layer_s = 38e-6, .index_s = 10e-6, .meet_s = 2e-6,  \
-    .own_rows_least = 64
+    .index_ops = 395e12, .send_bytes = 330e9, .sum_bytes = 2, .layer_s = 38e-6, .index_s = 10e-6,  \
+    .meet_s = 2e-6, .own_rows_least = 64
 static const struct machine_figures gpus[] = {
     {.name = "NVIDIA H200",
      .memory_bytes = 141000000000,
@@ -39,6 +39,7 @@ static const struct machine_figures processor = {
     .attend_ops = 250e9,
     .index_ops = 250e9,
     .send_bytes = 10e9,
+    .sum_bytes = 4,
     .layer_s = 10e-6,
     .meet_s = 20e-6,
 };
@@ -178,14 +179,14 @@ static double sum_time(const struct terms *t)
     return t->config->n_layer * (2 * t->m->meet_s + n_row * bytes / t->m->send_bytes);
 }
 
-/* Rows go to the ranks that have their experts, a byte a value, and f32 sums come back. */
+/* Rows go to the ranks that have their experts, a byte a value, and sums come back. */
 static double spread_time(const struct terms *t)
 {
     const struct model_config *c = t->config;
     const double n_dense = c->n_dense_layer;
     const double most = c->topk_group > 0 ? c->topk_group : c->n_expert_used;
     const double n_to = fmin(most, t->n_rank) * (t->n_rank - 1) / t->n_rank;
-    const double bytes = n_to * c->hidden * (1 + sizeof(float));
+    const double bytes = n_to * c->hidden * (1 + t->m->sum_bytes);
     const double n_row = t->rows->n_row / t->n_share;
     return (c->n_layer - n_dense) * (4 * t->m->meet_s + n_row * bytes / t->m->send_bytes);
 }

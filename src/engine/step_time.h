@@ -25,6 +25,7 @@ struct machine_figures {
     double expanded_ops;   /* over keys and values that are made of them, for prompts; 0: never */
     double index_ops;      /* of the indexer's scores */
     double send_bytes;     /* to other ranks */
+    double sum_bytes;      /* of a value of the sum of a rank's experts, as it is sent */
     double layer_s;        /* that a layer takes whatever there is to compute */
     double index_s;        /* and its indexer, where it has to select */
     double meet_s;         /* from what a rank sends to what another does with it */

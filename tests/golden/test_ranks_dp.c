@@ -227,8 +227,6 @@ static void fill_step(struct rank *r, uint32_t n_rank, uint32_t s)
     struct arrays *to = r->device;
     r->batch = (struct batch){.n_token = n,
                               .n_request = n_request,
-                              .n_answer_token = n,
-                              .n_answer_request = n_request,
                               .n_logit_row = n,
                               .n_most = test.n_token,
                               .max_context = max_context,

@@ -195,12 +195,6 @@ static void run(const struct ep_case *k, uint32_t world, uint32_t n_pass)
     run_with(k, world, n_pass, most_rows(k, world));
 }
 
-/* Whether ranks of this backend share the rows of a lane that has experts elsewhere. */
-static bool shares_rows(void)
-{
-    return strncmp(op_backend(), "cuda", 4) != 0;
-}
-
 /* How rows lie on lanes: all on one, in turn, in runs, all on the last. */
 enum { SPREAD_FIRST, SPREAD_TURN, SPREAD_RUNS, SPREAD_LAST, N_SPREAD };
 
@@ -256,7 +250,6 @@ static void fill(struct ep_case *k, struct gen *g, uint32_t n, uint32_t same)
  * share none. */
 static void check_shared(const struct ep_case *k, uint32_t world, const float *want)
 {
-    if (!shares_rows()) return;
     open_ranks(k, world);
     for (int how = 0; how < N_SPREAD; how++) {
         spread(k, world, how);
@@ -264,6 +257,13 @@ static void check_shared(const struct ep_case *k, uint32_t world, const float *w
         op_same_bits("shared rows", k->y, want, (size_t)k->n * k->c.hidden * sizeof *want);
     }
     close_ranks(world);
+}
+
+/* Whether a rank's sums travel as bf16, as the outputs of its experts are. */
+static bool rounds_sums(enum act_type act)
+{
+    const char *name = op_backend();
+    return act == ACT_FP8 && (strcmp(name, "cuda") == 0 || strcmp(name, "cuda_sim_tuned") == 0);
 }
 
 static void check(const struct ep_case *k, uint32_t first_world, uint32_t last_world)
@@ -281,11 +281,12 @@ static void check(const struct ep_case *k, uint32_t first_world, uint32_t last_w
             op_same_bits("rows spread otherwise", k->y, first, n * sizeof *first);
         }
         op_close("moe_ep", first, want, n, op_tolerance(k->c.act));
-        op_close("moe_ep against moe", first, own, n, 1e-6);
+        op_close("moe_ep against moe", first, own, n, rounds_sums(k->c.act) ? 4e-3 : 1e-6);
         if (world == 1) op_same_bits("one rank", first, own, n * sizeof *first);
         close_ranks(world);
-        for (n_share = 2; n_share <= 4 && world / n_share >= 2; n_share *= 2)
-            check_shared(k, world, first);
+        for (n_share = 2; n_share <= 4 && world / n_share >= 2; n_share *= 2) {
+            if (!op_wants_few() || world / n_share == 2) check_shared(k, world, first);
+        }
         n_share = 1;
     }
     mem_free(first);
@@ -471,8 +472,7 @@ static void ranks_that_experts_do_not_divide_by_are_refused(void **state)
     assert_string_equal(d.text, "n_expert is 12; 8 ranks need equal parts of at most 256");
     c.parallel.dp.size = 4;
     c.parallel.tp.size = 2;
-    assert_int_equal(backend_create_named(&b, op_backend(), &c, &d),
-                     shares_rows() ? FATHOM_EINVAL : FATHOM_EUNSUPPORTED);
+    assert_int_equal(backend_create_named(&b, op_backend(), &c, &d), FATHOM_EINVAL);
 }
 
 int main(int argc, char **argv)

@@ -489,6 +489,20 @@ static size_t bytes_of_device(int device)
     return device == odd_device && odd_bytes ? odd_bytes : memory_bytes;
 }
 
+/* Bytes behind an allocation that nobody may write; looked at when it is given back. */
+static constexpr size_t FENCE_BYTES = 4096;
+static constexpr int FENCE_FILL = 0xa5;
+
+static void check_fence(const void *p, size_t n)
+{
+    const unsigned char *fence = (const unsigned char *)p + n;
+    for (size_t i = 0; i < FENCE_BYTES; i++) {
+        if (fence[i] == FENCE_FILL) continue;
+        fprintf(stderr, "simt: byte %zu behind an allocation of %zu bytes has been written\n", i, n);
+        abort();
+    }
+}
+
 cudaError_t cudaMalloc(void **out, size_t n)
 {
     guard hold(lock);
@@ -500,8 +514,9 @@ cudaError_t cudaMalloc(void **out, size_t n)
     if (n_allocated[device] > total || n > total - n_allocated[device]) {
         return cudaErrorMemoryAllocation;
     }
-    if (posix_memalign(out, 256, n) != 0) return cudaErrorMemoryAllocation;
+    if (posix_memalign(out, 256, n + FENCE_BYTES) != 0) return cudaErrorMemoryAllocation;
     memset(*out, 0xff, n);
+    memset((char *)*out + n, FENCE_FILL, FENCE_BYTES);
     allocations[*out] = {n, device};
     n_allocated[device] += n;
     return cudaSuccess;
@@ -514,6 +529,7 @@ cudaError_t cudaFree(void *p)
     if (!p) return cudaSuccess;
     auto at = allocations.find(p);
     if (at == allocations.end()) return cudaErrorInvalidValue;
+    check_fence(p, at->second.n);
     simt_link_forget(p, at->second.n);
     n_allocated[at->second.device] -= at->second.n;
     allocations.erase(at);

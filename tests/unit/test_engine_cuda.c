@@ -292,21 +292,23 @@ static void a_ranks_slice_runs_by_itself(void **state)
     expect_same(a[0], a[1], "rank 1 of 2, recorded with drafts");
 }
 
-/* The plain answers of two ranks, and what they answer with all that a server does. */
-static void expect_ranks(fathom_options o)
+/* The plain answers of n ranks, and what they answer with all that a server does. */
+static void expect_ranks(fathom_options o, uint32_t n_rank)
 {
-    static struct answer two[N_REQUEST], a[N_REQUEST];
+    static struct answer ranks[N_REQUEST], a[N_REQUEST];
     fathom_stats s;
-    simt_set_devices(2);
-    run(&o, 1, two, &s);
+    simt_set_devices((int)n_rank);
+    run(&o, 1, ranks, &s);
     for (int k = 0; k < N_REQUEST; k++) {
         for (uint32_t i = 0; i < questions[k].n_output; i++) {
-            assert_int_equal(two[k].ids[i], plain[0][k].ids[i]);
-            assert_true(fabsf(two[k].logprobs[i] - plain[0][k].logprobs[i]) < 1e-3f);
+            assert_int_equal(ranks[k].ids[i], plain[0][k].ids[i]);
+            assert_true(fabsf(ranks[k].logprobs[i] - plain[0][k].logprobs[i]) < 1e-3f);
         }
     }
-    assert_int_equal(s.n_rank_wait, 2);
-    assert_true(s.rank_waits[0].n + s.rank_waits[1].n > 0);
+    assert_int_equal(s.n_rank_wait, n_rank);
+    uint64_t n_wait = 0;
+    for (uint32_t i = 0; i < n_rank; i++) n_wait += s.rank_waits[i].n;
+    assert_true(n_wait > 0);
     const size_t n_replay = count_replays();
     o.no_async = false;
     o.enforce_eager = false;
@@ -315,7 +317,7 @@ static void expect_ranks(fathom_options o)
     o.max_num_batched_tokens = 40;
     o.n_draft = 1;
     run(&o, 2, a, &s);
-    expect_same(a, two, "two ranks");
+    expect_same(a, ranks, "several ranks");
     assert_true(s.n_prefix_hit_token > 0);
     assert_true(count_replays() > n_replay);
     simt_set_devices(1);
@@ -328,7 +330,7 @@ static void two_ranks_give_the_same_bits(void **state)
     (void)state;
     fathom_options o = options_of(false);
     o.world = 2;
-    expect_ranks(o);
+    expect_ranks(o, 2);
 }
 
 /* Whichever rank a request is on, and whatever the other one has to do meanwhile. */
@@ -338,7 +340,18 @@ static void two_ranks_with_requests_of_their_own_give_the_same_bits(void **state
     fathom_options o = options_of(false);
     o.data_parallel = 2;
     o.expert_parallel = true;
-    expect_ranks(o);
+    expect_ranks(o, 2);
+}
+
+/* Sums over the ranks of a lane, and experts over all. */
+static void two_lanes_of_two_ranks_give_the_same_bits(void **state)
+{
+    (void)state;
+    fathom_options o = options_of(false);
+    o.data_parallel = 2;
+    o.world = 2;
+    o.expert_parallel = true;
+    expect_ranks(o, 4);
 }
 
 /* Layers in two runs, each on a device of its own or on two: rows go through memory of the host. */
@@ -589,6 +602,7 @@ int main(void)
         cmocka_unit_test(a_ranks_slice_runs_by_itself),
         cmocka_unit_test(two_ranks_give_the_same_bits),
         cmocka_unit_test(two_ranks_with_requests_of_their_own_give_the_same_bits),
+        cmocka_unit_test(two_lanes_of_two_ranks_give_the_same_bits),
         cmocka_unit_test(stages_give_the_bits_of_one),
         cmocka_unit_test(a_device_is_chosen_by_its_index),
         cmocka_unit_test(a_device_too_small_is_refused_before_it_is_used),

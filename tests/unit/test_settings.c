@@ -275,14 +275,14 @@ static void a_slice_is_one_rank_of_many(void **state)
     expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA,
                              .data_parallel = 16,
                              .expert_parallel = true},
-           FATHOM_EUNSUPPORTED, "GPUs share experts by 2, 4 or 8");
+           FATHOM_EUNSUPPORTED,
+           "--data-parallel-size 16 of --tensor-parallel-size 1: 2, 4 or 8 GPUs share experts");
     expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA,
                              .data_parallel = 8,
                              .world = 4,
                              .expert_parallel = true},
            FATHOM_EUNSUPPORTED,
-           "--data-parallel-size 8 of --tensor-parallel-size 4: GPUs do one of the two so far: "
-           "give 2, 4 or 8 to --data-parallel-size or --tensor-parallel-size");
+           "--data-parallel-size 8 of --tensor-parallel-size 4: 2, 4 or 8 GPUs share experts");
     expect(&(fathom_options){.data_parallel = 16, .world = 8, .expert_parallel = true},
            FATHOM_EINVAL, "at most 64 ranks share a model");
     expect(

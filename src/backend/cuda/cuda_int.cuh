@@ -204,6 +204,19 @@ static inline struct act act_of(const struct buffer *buf, uint32_t width)
     return a;
 }
 
+/* act_rows - the rows of x from row0 on, which lie one behind the other */
+static inline struct act act_rows(const struct act &x, uint32_t row0)
+{
+    const size_t at = (size_t)row0 * x.width;
+    struct act a = x;
+    ASSERT(!x.rows);
+    if (x.f) a.f = x.f + at;
+    if (x.h) a.h = x.h + at;
+    if (x.q) a.q = x.q + at;
+    if (x.scale) a.scale = x.scale + at / FP8_GROUP;
+    return a;
+}
+
 /* Which rows go to which expert, made on the device by router or cuda_moe_map. Choice i of
  * token t, the shared expert last, is row t * rows_per_token + i; `rows` lists them expert by
  * expert. */
@@ -269,9 +282,9 @@ struct cuda_backend {
         const char *what;
         dim3 grid;
     } last;                           /* launch */
-    struct peers peers;               /* ranks that share rows; world 0: none */
-    struct peers ep;                  /* ranks with rows of their own; world 0: none */
-    void *arena;                      /* this rank's, which peers write */
+    struct peers peers;               /* of this rank's lane; world 0: none */
+    struct peers ep;                  /* all ranks, to which rows for experts go; world 0: none */
+    struct peer_report *report;       /* of both; NULL: there are none */
     const struct cuda_backend *first; /* of several ranks the first */
     struct cuda_net *net;             /* to ranks on other hosts; NULL: all are here */
     uint64_t allocated_bytes;
@@ -340,10 +353,11 @@ static inline struct cuda_backend *cuda_of(struct backend *b)
     return (struct cuda_backend *)b;
 }
 
-/* The ranks of one axis or the other. */
-static inline const struct peers *cuda_peers(const struct cuda_backend *c)
+/* How long a kernel waits for another rank. */
+static inline uint64_t cuda_peer_bound_ns(const struct cuda_backend *c)
 {
-    return c->c.parallel.experts_whole ? &c->ep : &c->peers;
+    const uint64_t ms = 1000000;
+    return c->c.patience_ms ? c->c.patience_ms * ms : PEER_BOUND_MS * ms;
 }
 
 static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_t b)
@@ -501,7 +515,7 @@ fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const int32_t *pr
                        const struct matrix *down, const char *what);
 /* what cuda_swiglu has left for this weight */
 struct act cuda_mid(struct cuda_backend *c, const struct matrix *down);
-fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct buffer *x,
+fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct act &x,
                         uint32_t n_token, float *y);
 
 /* operators */

@@ -380,10 +380,6 @@ static fathom_err check_ranks(const struct backend_config *c, fathom_diag *d)
                n_rank != PEERS_MAX) {
         FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks; the cuda backend runs on 1, 2, 4 or 8", n_rank);
     }
-    if (c->parallel.tp.size > 1 && c->parallel.dp.size > 1) {
-        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks by %u: one of the two must be 1",
-             c->parallel.tp.size, c->parallel.dp.size);
-    }
     if (n_part > 1 && (c->n_expert % n_part || c->n_expert / n_part > EXPERTS_HELD_MAX)) {
         FAIL(d, FATHOM_EINVAL, "n_expert is %u; %u ranks need equal parts of at most %d",
              c->n_expert, n_part, EXPERTS_HELD_MAX);

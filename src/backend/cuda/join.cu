@@ -22,9 +22,9 @@ __global__ void tell_kernel(const GRID_CONSTANT struct peers p)
     if (threadIdx.x == 0) peer_tell_waits(p);
 }
 
-static struct peers *peers_of(struct cuda_backend *c)
+static struct peers *group_of(struct cuda_backend *c, enum peer_group group)
 {
-    return c->c.parallel.experts_whole ? &c->ep : &c->peers;
+    return group == PEERS_OF_LANE ? &c->peers : &c->ep;
 }
 
 static fathom_err check_device(const struct cuda_backend *from, const struct cuda_backend *to,
@@ -76,23 +76,26 @@ static fathom_err enable_peers(struct cuda_backend *const *c, uint32_t n, uint32
     return FATHOM_OK;
 }
 
-static fathom_err make_arena(struct cuda_backend *c, fathom_diag *d)
+/* Of this rank; base[rank] is it from then on. */
+static fathom_err make_arena(struct cuda_backend *c, enum peer_group group, fathom_diag *d)
 {
-    struct peers *p = peers_of(c);
-    peer_layout_make(&p->at, &c->c);
-    TRY(c->base.ops->alloc(&c->base, p->at.n_bytes, "what peers send", &c->arena, d));
-    char *arena = (char *)c->arena;
-    p->epochs = (uint32_t *)(arena + p->at.epochs);
-    p->waits = (struct rank_waits *)(arena + p->at.waits);
-    p->lost = (uint32_t *)(arena + p->at.lost);
-    p->bound_ns = c->c.patience_ms ? c->c.patience_ms * (uint64_t)1000000 : PEER_BOUND_NS;
-    void *report = NULL;
-    TRY(c->base.ops->alloc_host(&c->base, sizeof *p->report, &report, d));
-    p->report = (struct peer_report *)report;
+    struct peers *p = group_of(c, group);
+    void *arena = NULL;
+    peer_layout_make(&p->at, &c->c, group);
+    CU_TRY(c, gpu_set_device(c->device), "join");
+    TRY(c->base.ops->alloc(&c->base, p->at.n_bytes, "what peers send", &arena, d));
+    char *const base = (char *)arena;
+    p->base[p->rank] = base;
+    p->epochs = (uint32_t *)(base + p->at.epochs);
+    const bool is_second = group == PEERS_OF_EXPERTS && c->peers.lost;
+    p->waits = is_second ? c->peers.waits : (struct rank_waits *)(base + p->at.waits);
+    p->lost = is_second ? c->peers.lost : (uint32_t *)(base + p->at.lost);
+    p->bound_ns = cuda_peer_bound_ns(c);
+    p->report = c->report;
     const uint64_t n_unit = p->at.armed_end / PEER_UNIT;
     TRY(cuda_launch(c, "join", arm_kernel,
                     dim3((uint32_t)((n_unit + ARM_THREADS - 1) / ARM_THREADS)), ARM_THREADS, 0,
-                    arena, n_unit));
+                    base, n_unit));
     return c->base.ops->sync(&c->base);
 }
 
@@ -117,6 +120,32 @@ static fathom_err join_hosts(struct backend *const *b, uint32_t n, fathom_diag *
     return FATHOM_OK;
 }
 
+/* Ranks c[0] .. c[n - 1], of which the first is peer number peer0 of all. */
+static fathom_err join_group(struct cuda_backend *const *c, uint32_t n, uint32_t peer0,
+                             enum peer_group group, fathom_diag *d)
+{
+    for (uint32_t r = 0; r < n; r++) {
+        struct peers *p = group_of(c[r], group);
+        p->rank = r;
+        p->peer0 = peer0;
+        TRY(make_arena(c[r], group, d));
+    }
+    for (uint32_t r = 0; r < n; r++) {
+        struct peers *p = group_of(c[r], group);
+        for (uint32_t k = 0; k < n; k++) p->base[k] = group_of(c[k], group)->base[k];
+        p->world = n;
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err make_report(struct cuda_backend *c, fathom_diag *d)
+{
+    void *report = NULL;
+    TRY(c->base.ops->alloc_host(&c->base, sizeof *c->report, &report, d));
+    c->report = (struct peer_report *)report;
+    return FATHOM_OK;
+}
+
 fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
     struct cuda_backend *c[PEERS_MAX] = {};
@@ -125,28 +154,28 @@ fathom_err cuda_join(struct backend *const *b, uint32_t n, fathom_diag *d)
     for (uint32_t r = 0; r < n; r++) {
         c[r] = cuda_of(b[r]);
         ASSERT(parallel_n_peer(&c[r]->c.parallel) == n && parallel_peer(&c[r]->c.parallel) == r);
-        peers_of(c[r])->rank = r;
     }
     if (n == 1) return FATHOM_OK;
-    if (!c[0]->c.parallel.experts_whole && c[0]->c.n_vocab % (4 * n)) {
+    const uint32_t n_lane = peer_group_size(&c[0]->c, PEERS_OF_LANE);
+    if (n_lane > 1 && c[0]->c.n_vocab % (4 * n_lane)) {
         FAIL(d, FATHOM_EUNSUPPORTED, "a vocabulary of %u over %u ranks; a multiple of %u is needed",
-             c[0]->c.n_vocab, n, 4 * n);
+             c[0]->c.n_vocab, n_lane, 4 * n_lane);
     }
     for (uint32_t r = 0; r < n; r++) {
         TRY(enable_peers(c, n, r, d));
-        TRY(make_arena(c[r], d));
-    }
-    for (uint32_t r = 0; r < n; r++) {
-        for (uint32_t k = 0; k < n; k++) peers_of(c[r])->base[k] = (char *)c[k]->arena;
-        peers_of(c[r])->world = n;
+        TRY(make_report(c[r], d));
         c[r]->first = c[0];
     }
-    return FATHOM_OK;
+    for (uint32_t r = 0; r < n && n_lane > 1; r += n_lane)
+        TRY(join_group(c + r, n_lane, r, PEERS_OF_LANE, d));
+    return peer_group_size(&c[0]->c, PEERS_OF_EXPERTS) > 1
+               ? join_group(c, n, 0, PEERS_OF_EXPERTS, d)
+               : FATHOM_OK;
 }
 
 void cuda_get_waits(const struct backend *b, struct rank_waits *out)
 {
-    const struct peer_report *r = cuda_peers((const struct cuda_backend *)b)->report;
+    const struct peer_report *r = ((const struct cuda_backend *)b)->report;
     *out = {};
     if (!r) return;
     out->n = r->n;
@@ -161,18 +190,26 @@ fathom_err cuda_tell_waits(struct cuda_backend *c)
 
 uint64_t cuda_progress(const struct backend *b)
 {
-    const struct peer_report *r = cuda_peers((const struct cuda_backend *)b)->report;
+    const struct peer_report *r = ((const struct cuda_backend *)b)->report;
     return r ? r->n_told : 0;
+}
+
+static void leave_group(struct peers *p)
+{
+    if (p->base[p->rank]) (void)gpu_free(p->base[p->rank]);
 }
 
 void cuda_peers_leave(struct cuda_backend *c)
 {
-    struct peers *p = peers_of(c);
-    if (p->report) c->base.ops->release_host(&c->base, p->report);
-    if (c->arena) (void)gpu_free(c->arena);
+    if (!c->net) {
+        leave_group(&c->peers);
+        leave_group(&c->ep);
+    }
     net_leave(c->net);
     c->net = NULL;
-    *p = {};
-    c->arena = NULL;
+    c->peers = {};
+    c->ep = {};
+    if (c->report) c->base.ops->release_host(&c->base, c->report);
+    c->report = NULL;
     c->first = NULL;
 }

@@ -1,8 +1,9 @@
 /* peers.cuh - what kernels do with other ranks' memory: stores, looks, waits
  *
- * A value travels as 16 bytes of f32 whose words are none of them ARMED: -0.0, which is sent as
- * +0.0. The receiver looks until no word is ARMED, takes the values and arms the place again. What
- * has no word to spare (codes, ids) travels beside a flag that is stored with release.
+ * A value travels as 16 bytes of f32, or of pairs of bf16, whose words are none of them ARMED:
+ * -0.0, which is sent as +0.0. The receiver looks until no word is ARMED, takes the values and arms
+ * the place again. What has no word to spare (codes, ids) travels beside a flag that is stored with
+ * release.
  *
  *   place   ARMED --peer's store--> full --taken, by the kernel of the same call--> ARMED
  *
@@ -20,7 +21,6 @@ extern "C" {
 }
 
 #define PEER_ARMED 0x80000000u
-#define PEER_BOUND_NS 2000000000ull
 
 /* What a thread waits for. */
 struct peer_wait {
@@ -46,7 +46,7 @@ static __device__ __noinline__ void peer_lost(const struct peers &p, const struc
     p.report->layer = w.layer;
     p.report->epoch = w.epoch;
     p.report->row = w.row;
-    p.report->rank = rank;
+    p.report->peer = p.peer0 + rank;
     system_fence();
     p.report->is_lost = 1;
     system_fence();
@@ -97,10 +97,15 @@ static __device__ __forceinline__ float4 peer_value(const float4 &v)
     return make_float4(v.x + 0.0f, v.y + 0.0f, v.z + 0.0f, v.w + 0.0f);
 }
 
+static __device__ __forceinline__ uint4 peer_words(const float4 &v)
+{
+    return make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z),
+                      __float_as_uint(v.w));
+}
+
 static __device__ __forceinline__ void peer_send(char *to, const float4 &v)
 {
-    peer_store(to, make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z),
-                              __float_as_uint(v.w)));
+    peer_store(to, peer_words(v));
 }
 
 static __device__ __forceinline__ bool peer_has_come(const uint4 &v)
@@ -147,8 +152,8 @@ static __device__ __forceinline__ void peer_unit_put(char *to, uint32_t n_byte, 
 }
 
 /* Takes 16 bytes that a rank sends to `at`. */
-static __device__ __forceinline__ float4 peer_take(const struct peers &p, struct peer_wait &w,
-                                                   char *at, uint32_t rank)
+static __device__ __forceinline__ uint4 peer_take_words(const struct peers &p, struct peer_wait &w,
+                                                        char *at, uint32_t rank)
 {
     uint4 v = peer_load(at);
     while (!peer_has_come(v)) {
@@ -156,7 +161,13 @@ static __device__ __forceinline__ float4 peer_take(const struct peers &p, struct
         v = peer_load(at);
     }
     peer_arm(at);
-    return peer_floats(v);
+    return v;
+}
+
+static __device__ __forceinline__ float4 peer_take(const struct peers &p, struct peer_wait &w,
+                                                   char *at, uint32_t rank)
+{
+    return peer_floats(peer_take_words(p, w, at, rank));
 }
 
 /* A thread's values of a row are STEPS times 16 bytes, `step` bytes apart, of which n_step are in

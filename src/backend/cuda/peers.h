@@ -23,13 +23,18 @@ enum {
     LOGIT_ROWS = 8,     /* that a rank gets of a launch */
     LOGIT_CHUNK = 1024, /* columns of a block */
     SPREAD_ARRAYS_MAX = 8,
-    EP_ROWS_MIN = 64,   /* rows of a round of moe_ep, or all that a step may have */
-    PEER_UNIT = 16,     /* bytes of a store to a peer */
-    ROW_PARTS_MAX = 16, /* blocks that sum a row together; warps of a row */
+    EP_ROWS_MIN = 64,     /* rows of a round of moe_ep, or all that a step may have */
+    PEER_UNIT = 16,       /* bytes of a store to a peer */
+    PEER_BOUND_MS = 2000, /* of a wait, where no other is given */
+    ROW_PARTS_MAX = 16,   /* blocks that sum a row together; warps of a row */
 };
 
-/* What a rank's arena holds: offsets in bytes. Of ranks that share rows, one_shot to n_epoch; of
- * ranks with rows of their own, the ep_ ones. */
+/* Ranks that a rank is joined with: those of its lane, which share rows; and, where experts are
+ * whole, all ranks, to which rows go. A rank has an arena for either. */
+enum peer_group { PEERS_OF_LANE, PEERS_OF_EXPERTS };
+
+/* What an arena holds: offsets in bytes. Of a lane, one_shot to n_epoch; of experts, the ep_ ones.
+ */
 struct peer_layout {
     uint32_t world, hidden, n_vocab;
     uint32_t spread_units;  /* PEER_UNITs of a spread row at most */
@@ -48,7 +53,7 @@ struct peer_layout {
     uint32_t epoch_spread, epoch_meet, epoch_logits, n_epoch;
     uint32_t ep_rows;  /* of a rank in a round */
     uint32_t ep_units; /* PEER_UNITs of a row that goes to its experts */
-    uint64_t ep_sum;   /* f32 [ep_rows][world][hidden]: sums of own rows, by the rank they are of */
+    uint64_t ep_sum;   /* f32 or bf16 [ep_rows][world][hidden]: sums of own rows, by rank */
     uint64_t ep_row;   /* [2][world][ep_rows][ep_units] of PEER_UNIT */
     uint64_t ep_flag;  /* [2][world][ep_rows] of PEER_UNIT */
     uint32_t epoch_ep;
@@ -94,7 +99,7 @@ static inline uint32_t peer_ep_rows(const struct backend_config *c)
     return even > least ? even : least;
 }
 
-/* Of ranks that have experts whole. */
+/* Of ranks that experts are whole on. */
 static inline uint64_t peer_lay_out_ep(struct peer_layout *l, const struct backend_config *c)
 {
     const uint32_t world = l->world, n_row = peer_ep_rows(c);
@@ -114,7 +119,7 @@ static inline uint64_t peer_lay_out_ep(struct peer_layout *l, const struct backe
     return at;
 }
 
-/* Of ranks that share rows. */
+/* Of the ranks of a lane. */
 static inline uint64_t peer_lay_out_sums(struct peer_layout *l, const struct backend_config *c)
 {
     const uint32_t world = l->world, n_vocab = c->n_vocab;
@@ -147,16 +152,24 @@ static inline uint64_t peer_lay_out_sums(struct peer_layout *l, const struct bac
     return at;
 }
 
-/* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, and where ranks
- * share rows a vocabulary of a multiple of 4 * world */
-static inline void peer_layout_make(struct peer_layout *l, const struct backend_config *c)
+/* peer_group_size - ranks of a group; 1: this rank is not joined with others in it */
+static inline uint32_t peer_group_size(const struct backend_config *c, enum peer_group group)
+{
+    if (group == PEERS_OF_LANE) return c->parallel.tp.size;
+    return c->parallel.experts_whole ? parallel_n_peer(&c->parallel) : 1;
+}
+
+/* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, and of a lane a
+ * vocabulary of a multiple of 4 * world */
+static inline void peer_layout_make(struct peer_layout *l, const struct backend_config *c,
+                                    enum peer_group group)
 {
     const struct peer_layout zero = {0};
     *l = zero;
-    l->world = parallel_n_peer(&c->parallel);
+    l->world = peer_group_size(c, group);
     l->hidden = c->hidden;
     l->n_vocab = c->n_vocab;
-    uint64_t at = c->parallel.experts_whole ? peer_lay_out_ep(l, c) : peer_lay_out_sums(l, c);
+    uint64_t at = group == PEERS_OF_LANE ? peer_lay_out_sums(l, c) : peer_lay_out_ep(l, c);
     l->epochs = at;
     at += (uint64_t)l->n_epoch * 4;
     at = (at + PEER_UNIT - 1) / PEER_UNIT * PEER_UNIT;
@@ -172,7 +185,8 @@ struct peer_report {
     volatile uint64_t n, ns;   /* struct rank_waits */
     volatile uint32_t is_lost; /* it has waited too long, for: */
     uint32_t op;               /* enum peer_op */
-    uint32_t layer, epoch, row, rank;
+    uint32_t layer, epoch, row;
+    uint32_t peer; /* among all peers */
 };
 
 enum peer_op { PEER_REDUCE_NORM, PEER_SPREAD, PEER_LOGITS, PEER_MOE_EP };
@@ -181,7 +195,9 @@ enum peer_op { PEER_REDUCE_NORM, PEER_SPREAD, PEER_LOGITS, PEER_MOE_EP };
 struct peers {
     char *base[PEERS_MAX]; /* arenas, in rank order */
     uint32_t rank, world;
-    uint32_t *epochs, *lost; /* in this rank's arena */
+    uint32_t peer0;   /* number among all peers of the one that is rank 0 here */
+    uint32_t *epochs; /* in this rank's arena, as the next two; these are one for both groups */
+    uint32_t *lost;
     struct rank_waits *waits;
     struct peer_report *report;
     uint64_t bound_ns; /* of a wait */

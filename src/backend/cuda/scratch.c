@@ -69,9 +69,8 @@ static void measure_attention(struct cuda_scratch_sizes *s, const struct backend
     s->bytes[SCRATCH_QA_F] = t * lora * 4;
     s->bytes[SCRATCH_QA_Q] = t * lora;
     s->bytes[SCRATCH_QA_SCALE] = t * div_up(lora, FP8_GROUP) * 4;
-    const uint32_t world = parallel_n_peer(&c->parallel);
-    const bool shares =
-        world > 1 && c->n_host <= 1 && !c->parallel.is_slice && !c->parallel.experts_whole;
+    const uint32_t world = c->parallel.tp.size;
+    const bool shares = world > 1 && c->n_host <= 1 && !c->parallel.is_slice;
     const uint64_t own = shares ? t / world + OWNED_RUN : 1;
     s->bytes[SCRATCH_OWN_BATCH] = own * 3 * 4;
     s->bytes[SCRATCH_OWN_QA_F] = own * lora * 4;
@@ -241,11 +240,11 @@ uint64_t backend_cuda_extra_bytes(const struct backend_config *c)
     for (int i = 0; i < SCRATCH_N; i++) n += s.bytes[i];
     if (is_fast(c)) n += 2 * (uint64_t)c->max_token * (3 * c->hidden + c->hidden / 32);
     const uint32_t world = parallel_n_peer(&c->parallel);
-    if (c->n_host > 1) {
-        n += NET_OWN_BYTES + (uint64_t)(world - 1) * NET_WAY_BYTES;
-    } else if (!c->parallel.is_slice && world > 1) {
+    if (c->n_host > 1) return n + NET_OWN_BYTES + (uint64_t)(world - 1) * NET_WAY_BYTES;
+    for (int group = PEERS_OF_LANE; group <= PEERS_OF_EXPERTS && !c->parallel.is_slice; group++) {
         struct peer_layout peers;
-        peer_layout_make(&peers, c);
+        if (peer_group_size(c, (enum peer_group)group) < 2) continue;
+        peer_layout_make(&peers, c, (enum peer_group)group);
         n += peers.n_bytes;
     }
     return n;

@@ -209,14 +209,13 @@ fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const int32_t *pr
                        c->mid_scale);
 }
 
-fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct buffer *in,
+fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct act &x,
                         uint32_t n_token, float *y)
 {
     uint32_t inner = w->ffn.down.n_col;
     ASSERT(w->ffn.up.n_row == 2 * inner && w->ffn.up.n_col == c->c.hidden);
-    ASSERT(w->ffn.down.n_row == c->c.hidden && in->kind == BUFFER_NORMED);
+    ASSERT(w->ffn.down.n_row == c->c.hidden && x.width == c->c.hidden);
     bool fp8 = cuda_wants_fp8(c, &w->ffn.down);
-    struct act x = act_of(in, c->c.hidden);
     struct act mid = cuda_mid(c, &w->ffn.down);
     if (fp8 && cuda_takes_swiglu(c, &w->ffn.up, &x, n_token)) {
         TRY(cuda_product_swiglu(c, &w->ffn.up, &x, n_token, c->mid_q, c->mid_scale,
@@ -230,9 +229,10 @@ fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const st
 
 fathom_err cuda_ffn(struct backend *b, const struct ffn_args *a)
 {
-    op_check_ffn(&cuda_of(b)->c, a);
-    ASSERT(a->w->kind == WEIGHT_FFN && a->y->kind == BUFFER_DELTA);
-    return cuda_ffn_run(cuda_of(b), a->w, a->x, a->n_token, a->y->f);
+    struct cuda_backend *c = cuda_of(b);
+    op_check_ffn(&c->c, a);
+    ASSERT(a->w->kind == WEIGHT_FFN && a->y->kind == BUFFER_DELTA && a->x->kind == BUFFER_NORMED);
+    return cuda_ffn_run(c, a->w, act_of(a->x, c->c.hidden), a->n_token, a->y->f);
 }
 
 /* Rows of the hidden states that the head wants, side by side. */

@@ -267,9 +267,9 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
              rows_per_token = n_used + (a->w->moe.stacked_shared ? 1 : 0);
     uint32_t hidden = c->c.hidden;
     const float *shared = a->w->moe.separate_shared ? c->shared_out : NULL;
-    if (shared) TRY(cuda_ffn_run(c, a->w, a->x, a->n_token, c->shared_out));
-    TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
     const struct act x = act_of(a->x, hidden);
+    if (shared) TRY(cuda_ffn_run(c, a->w, x, a->n_token, c->shared_out));
+    TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
     const bool listed = lists_rows(c, a->w), few = down_is_few(c, a, rows_per_token);
     TRY(run_up(c, a->w, x, rows_per_token, listed, few));
     if (few) return run_down_few(c, a, rows_per_token, shared);

@@ -10,7 +10,10 @@
  *   experts  a map of those, gate and up, down (moe_map.cu, moe.cu)
  *   give     each token: the sum of its experts here to its rank, as values that say themselves
  *            that they are there
- *   take     own rows: the ranks' sums, which the route names, ascending, then the shared expert
+ *   take     own rows: the ranks' sums, which the route names, ascending, then the shared expert;
+ *            in the first round +0 to the lane's other rows
+ *
+ * Own rows are those that this rank brings of its lane's (parallel_lane_rows).
  *
  * Rows have two turns in the arena, sums one. Whoever sends in round n + 1 has seen a flag of round
  * n from all, so on every rank round n - 1 has ended: its rows have been taken. Whoever gives in
@@ -33,16 +36,19 @@ struct ep_args {
     struct ep_array array[ROW_ARRAYS_MAX]; /* input, experts, weights */
     uint32_t n_array, n_input;             /* n_input of them are the input */
     uint32_t n_place, n_own;               /* own rows of the round, as the host knows */
-    uint32_t row0, layer;
-    const int32_t *n_live; /* of the step; NULL: all */
+    uint32_t row0;                         /* the first of them, among the lane's */
+    uint32_t layer;
+    const int32_t *n_live; /* of the lane; NULL: all */
     const uint16_t *place; /* parallel.h */
     uint32_t n_used, rows_per_token;
     int32_t shared;          /* its number among the stacks; -1: it is not there */
     int32_t *experts;        /* [token][rows_per_token]: of this rank, or -1 */
     float *weights;          /* [token][n_used] */
     const float *shared_out; /* [own row], or NULL */
-    float *y;                /* [own row] */
+    float *y;                /* [the lane's row] */
     uint32_t n;
+    uint32_t n_other, other; /* rows that this rank does not bring, as many are before `other` */
+    uint32_t n_brought;      /* and behind these */
 };
 
 /* Own rows of the round. */
@@ -198,21 +204,50 @@ __global__ void __launch_bounds__(SEND_THREADS)
     a.experts[(size_t)token * a.rows_per_token + k] = here;
 }
 
-/* Four values from column i on of the sum of a token's experts here, in ascending order; false: it
- * has none. */
+/* A thread's columns of a row: 16 bytes as they travel. Sums of rows that are rounded to bf16 are
+ * rounded too, to half the bytes; else they are f32. */
+template <enum row_form FORM> struct ep_wire {
+    static constexpr bool ROUNDED = FORM != ROWS_FLOAT;
+    static constexpr uint32_t QUADS = ROUNDED ? 2 : 1, COLUMNS = QUADS * 4;
+    static constexpr uint32_t BLOCK_COLUMNS = SUM_THREADS * COLUMNS;
+    static constexpr uint32_t COLUMN_BYTES = PEER_UNIT / COLUMNS;
+};
+
+/* The quads of a row that begin at `from`. */
+static __device__ __forceinline__ void load_quads(const float4 *from, float4 (&v)[1])
+{
+    v[0] = from[0];
+}
+
+static __device__ __forceinline__ void load_quads(const float4 *from, float4 (&v)[2])
+{
+    v[0] = from[0];
+    v[1] = from[1];
+}
+
+static __device__ __forceinline__ void load_quads(const uint2 *from, uint2 (&v)[2])
+{
+    const uint4 both = *(const uint4 *)from;
+    v[0] = make_uint2(both.x, both.y);
+    v[1] = make_uint2(both.z, both.w);
+}
+
+/* The sum of a token's experts here, in ascending order, from column i on; false: it has none. */
 template <enum row_form FORM>
 static __device__ __forceinline__ bool sum_experts(const struct ep_args &a, uint32_t token,
                                                    const typename row_value<FORM>::type *rows,
-                                                   uint32_t i, float4 *sum)
+                                                   uint32_t i, float4 (&sum)[ep_wire<FORM>::QUADS])
 {
+    constexpr uint32_t QUADS = ep_wire<FORM>::QUADS;
     const int32_t *experts = a.experts + (size_t)token * a.rows_per_token;
     const float *weights = a.weights + (size_t)token * a.n_used;
     const typename row_value<FORM>::type *from =
         rows + ((size_t)token * a.rows_per_token * a.n + i) / 4;
     bool any = false;
-    *sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (uint32_t q = 0; q < QUADS; q++) sum[q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     for (uint32_t k0 = 0; k0 < a.n_used; k0 += SUM_AHEAD) {
-        typename row_value<FORM>::type v[SUM_AHEAD];
+        typename row_value<FORM>::type v[SUM_AHEAD][QUADS];
         float w[SUM_AHEAD];
         bool here[SUM_AHEAD];
 #pragma unroll
@@ -221,82 +256,148 @@ static __device__ __forceinline__ bool sum_experts(const struct ep_args &a, uint
 #pragma unroll
         for (uint32_t k = 0; k < SUM_AHEAD; k++) {
             if (!here[k]) continue;
-            v[k] = from[(size_t)(k0 + k) * (a.n / 4)];
+            load_quads(from + (size_t)(k0 + k) * (a.n / 4), v[k]);
             w[k] = weights[k0 + k];
         }
 #pragma unroll
         for (uint32_t k = 0; k < SUM_AHEAD; k++) {
             if (!here[k]) continue;
-            const float4 x = read_row<FORM>(v[k]);
             any = true;
-            sum->x = fmaf(w[k], x.x, sum->x);
-            sum->y = fmaf(w[k], x.y, sum->y);
-            sum->z = fmaf(w[k], x.z, sum->z);
-            sum->w = fmaf(w[k], x.w, sum->w);
+#pragma unroll
+            for (uint32_t q = 0; q < QUADS; q++) {
+                const float4 x = read_row<FORM>(v[k][q]);
+                sum[q].x = fmaf(w[k], x.x, sum[q].x);
+                sum[q].y = fmaf(w[k], x.y, sum[q].y);
+                sum[q].z = fmaf(w[k], x.z, sum[q].z);
+                sum[q].w = fmaf(w[k], x.w, sum[q].w);
+            }
         }
     }
     return any;
 }
 
+/* Two sums as they travel: never ARMED, which is a -0 behind a +0. */
+static __device__ __forceinline__ uint32_t sent_pair(float lo, float hi)
+{
+    const uint32_t pair = pack_bf16(lo, hi);
+    return pair == PEER_ARMED ? 0 : pair;
+}
+
+static __device__ __forceinline__ uint4 sent_sum(const float4 (&sum)[1])
+{
+    return peer_words(peer_value(sum[0]));
+}
+
+static __device__ __forceinline__ uint4 sent_sum(const float4 (&sum)[2])
+{
+    return make_uint4(sent_pair(sum[0].x, sum[0].y), sent_pair(sum[0].z, sum[0].w),
+                      sent_pair(sum[1].x, sum[1].y), sent_pair(sum[1].z, sum[1].w));
+}
+
+static __device__ __forceinline__ void read_sum(const uint4 &v, float4 (&sum)[1])
+{
+    sum[0] = peer_floats(v);
+}
+
+static __device__ __forceinline__ void read_sum(const uint4 &v, float4 (&sum)[2])
+{
+    sum[0] = read_row<ROWS_BF16>(make_uint2(v.x, v.y));
+    sum[1] = read_row<ROWS_BF16>(make_uint2(v.z, v.w));
+}
+
+static __device__ __forceinline__ float4 add_quads(const float4 &a, const float4 &b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
 /* Where the sum of a rank's experts of own row i lies on the row's rank. */
+template <enum row_form FORM>
 static __device__ __forceinline__ uint64_t sum_slot(const struct peers &p, uint32_t i,
                                                     uint32_t rank, uint32_t column)
 {
-    return p.at.ep_sum + (((uint64_t)i * p.world + rank) * p.at.hidden + column) * 4;
+    return p.at.ep_sum +
+           (((uint64_t)i * p.world + rank) * p.at.hidden + column) * ep_wire<FORM>::COLUMN_BYTES;
 }
 
-/* A block a token and 4 * SUM_THREADS columns. */
+/* A block a token and BLOCK_COLUMNS columns. */
 template <enum row_form FORM>
 __global__ void __launch_bounds__(SUM_THREADS)
     ep_give_kernel(const GRID_CONSTANT struct ep_args a, const GRID_CONSTANT struct peers p,
                    const typename row_value<FORM>::type *rows)
 {
-    const uint32_t i = (blockIdx.x * SUM_THREADS + threadIdx.x) * 4;
+    const uint32_t i = (blockIdx.x * SUM_THREADS + threadIdx.x) * ep_wire<FORM>::COLUMNS;
     const uint32_t source = source_of(p, blockIdx.y), place = blockIdx.y / p.world;
     const uint32_t token = source * a.n_place + place;
-    float4 sum;
+    float4 sum[ep_wire<FORM>::QUADS];
     kernel_begin();
     if (blockIdx.x + blockIdx.y == 0 && threadIdx.x == 0) p.epochs[p.at.epoch_ep]++;
-    if (i >= a.n || !sum_experts<FORM>(a, token, rows, i, &sum)) return;
-    char *const to = p.base[source] + sum_slot(p, place, p.rank, i);
+    if (i >= a.n || !sum_experts<FORM>(a, token, rows, i, sum)) return;
+    char *const to = p.base[source] + sum_slot<FORM>(p, place, p.rank, i);
     if (source == p.rank) {
-        *(float4 *)to = peer_value(sum);
+        *(uint4 *)to = sent_sum(sum);
     } else {
-        peer_send(to, peer_value(sum));
+        peer_store(to, sent_sum(sum));
     }
 }
 
-/* A block an own row and 4 * SUM_THREADS columns. */
+/* The shared expert's part of own row `row` from column i on, or zeros. */
+template <enum row_form FORM>
+static __device__ __forceinline__ float4 shared_quad(const struct ep_args &a, uint32_t rank,
+                                                     const typename row_value<FORM>::type *rows,
+                                                     uint32_t row, uint32_t i)
+{
+    if (a.shared >= 0) {
+        const size_t at = ((size_t)rank * a.n_place + row) * a.rows_per_token + a.n_used;
+        return read_row<FORM>(rows[(at * a.n + i) / 4]);
+    }
+    return *(const float4 *)(a.shared_out + (size_t)row * a.n + i);
+}
+
+/* A row that another rank of the lane brings. */
+template <uint32_t QUADS>
+static __device__ __forceinline__ void leave_zeros(const struct ep_args &a, uint32_t k, uint32_t i)
+{
+    const uint32_t row = k < a.other ? k : k + a.n_brought;
+    float4 *const y = (float4 *)(a.y + (size_t)row * a.n + i);
+#pragma unroll
+    for (uint32_t q = 0; q < QUADS; q++) y[q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+/* A block an own row, or one of the lane's other rows, and BLOCK_COLUMNS columns. */
 template <enum row_form FORM>
 __global__ void __launch_bounds__(SUM_THREADS)
     ep_take_kernel(const GRID_CONSTANT struct ep_args a, const GRID_CONSTANT struct peers p,
                    const typename row_value<FORM>::type *rows)
 {
-    const uint32_t i = (blockIdx.x * SUM_THREADS + threadIdx.x) * 4, row = blockIdx.y;
+    constexpr uint32_t QUADS = ep_wire<FORM>::QUADS;
+    const uint32_t i = (blockIdx.x * SUM_THREADS + threadIdx.x) * ep_wire<FORM>::COLUMNS;
+    const uint32_t row = blockIdx.y;
     kernel_begin();
-    if (i >= a.n || row >= live_rows(a)) return;
+    if (i >= a.n) return;
+    if (row >= a.n_own) return leave_zeros<QUADS>(a, row - a.n_own, i);
+    if (row >= live_rows(a)) return;
     const uint32_t ranks = ranks_of(a, row), epoch = p.epochs[p.at.epoch_ep] - 1;
     struct peer_wait w = peer_wait_begin(PEER_MOE_EP, a.layer, epoch, a.row0 + row);
-    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    float4 sum[QUADS] = {};
     bool first = true;
     for (uint32_t r = 0; r < p.world; r++) {
         if (!(ranks >> r & 1)) continue;
-        char *const at = p.base[p.rank] + sum_slot(p, row, r, i);
-        const float4 v = r == p.rank ? *(const float4 *)at : peer_take(p, w, at, r);
-        sum = first ? v : make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
+        char *const at = p.base[p.rank] + sum_slot<FORM>(p, row, r, i);
+        float4 v[QUADS];
+        read_sum(r == p.rank ? *(const uint4 *)at : peer_take_words(p, w, at, r), v);
+#pragma unroll
+        for (uint32_t q = 0; q < QUADS; q++) sum[q] = first ? v[q] : add_quads(sum[q], v[q]);
         first = false;
     }
     const uint64_t end = peer_wait_end(row == 0 && i == 0);
-    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    if (a.shared >= 0) {
-        const size_t at = ((size_t)p.rank * a.n_place + row) * a.rows_per_token + a.n_used;
-        v = read_row<FORM>(rows[(at * a.n + i) / 4]);
-    } else if (a.shared_out) {
-        v = *(const float4 *)(a.shared_out + (size_t)row * a.n + i);
+    float4 *const y = (float4 *)(a.y + (size_t)(a.row0 + row) * a.n + i);
+    const bool has_shared = a.shared >= 0 || a.shared_out;
+#pragma unroll
+    for (uint32_t q = 0; q < QUADS; q++) {
+        if (has_shared)
+            sum[q] = add_quads(sum[q], shared_quad<FORM>(a, p.rank, rows, row, i + 4 * q));
+        y[q] = sum[q];
     }
-    if (a.shared >= 0 || a.shared_out)
-        sum = make_float4(sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w);
-    *(float4 *)(a.y + (size_t)row * a.n + i) = sum;
     peer_wait_count(p, w, end);
 }
 
@@ -307,39 +408,40 @@ static fathom_err bring_back(struct cuda_backend *c, const struct ep_args *k)
 {
     typedef typename row_value<FORM>::type value;
     const value *rows = (const value *)c->expert_out;
-    const uint32_t n_col = ceil_div(k->n, SUM_THREADS * 4);
+    const uint32_t n_col = ceil_div(k->n, ep_wire<FORM>::BLOCK_COLUMNS);
+    ASSERT(k->n % ep_wire<FORM>::COLUMNS == 0);
     TRY(cuda_launch(c, "moe_ep: give", ep_give_kernel<FORM>, dim3(n_col, c->ep.world * k->n_place),
                     SUM_THREADS, 0, *k, c->ep, rows));
-    if (k->n_own == 0) return FATHOM_OK;
-    return cuda_launch(c, "moe_ep: take", ep_take_kernel<FORM>, dim3(n_col, k->n_own), SUM_THREADS,
-                       0, *k, c->ep, rows);
+    const uint32_t n_row = k->n_own + k->n_other;
+    if (n_row == 0) return FATHOM_OK;
+    return cuda_launch(c, "moe_ep: take", ep_take_kernel<FORM>, dim3(n_col, n_row), SUM_THREADS, 0,
+                       *k, c->ep, rows);
 }
 
 /* The input of own rows from row0 on, in one form that the experts take, and of all tokens. The
  * form goes by the weights alone, for a rank may have no rows; int8 codes are made where values
  * come. */
-static void name_input(const struct cuda_backend *c, const struct moe_ep_args *a, uint32_t row0,
-                       struct ep_args *k, struct act *x)
+static void name_input(const struct cuda_backend *c, const struct moe_ep_args *a, struct ep_args *k,
+                       struct act *x)
 {
     const struct matrix *up = &a->w->moe.up.first;
     const uint32_t n = c->c.hidden, n_token = k->n_place * c->ep.world;
-    const size_t at = (size_t)row0 * n;
+    const struct act own = act_rows(act_of(a->x, n), k->row0);
     char *const to = (char *)c->round.x;
     *x = {};
     x->width = n;
-    if (cuda_wants_fp8(c, up) && a->x->q) {
+    if (cuda_wants_fp8(c, up) && own.q) {
         char *const scale = to + (size_t)n_token * n;
-        k->array[k->n_array++] = {(const char *)(a->x->q + at), to, n};
-        k->array[k->n_array++] = {(const char *)(a->x->scale + at / FP8_GROUP), scale,
-                                  n / FP8_GROUP * 4};
+        k->array[k->n_array++] = {(const char *)own.q, to, n};
+        k->array[k->n_array++] = {(const char *)own.scale, scale, n / FP8_GROUP * 4};
         x->q = (const uint8_t *)to;
         x->scale = (const float *)scale;
         x->codes = CODES_FP8;
-    } else if (cuda_wants_bf16(c, up) && a->x->h) {
-        k->array[k->n_array++] = {(const char *)(a->x->h + at), to, n * 2};
+    } else if (cuda_wants_bf16(c, up) && own.h) {
+        k->array[k->n_array++] = {(const char *)own.h, to, n * 2};
         x->h = (const bf16 *)to;
     } else {
-        k->array[k->n_array++] = {(const char *)(a->x->f + at), to, n * 4};
+        k->array[k->n_array++] = {(const char *)own.f, to, n * 4};
         x->f = (const float *)to;
     }
     k->n_input = k->n_array;
@@ -354,7 +456,23 @@ static fathom_err bring_back_as(struct cuda_backend *c, const struct ep_args *k,
     }
 }
 
-static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a, uint32_t row0,
+/* Which rows are own ones in a round whose first place is place0 of those that this rank brings,
+ * and which are other ones. */
+static void name_rows(const struct cuda_backend *c, const struct moe_ep_args *a, uint32_t place0,
+                      struct ep_args *k)
+{
+    const struct row_run run = parallel_lane_rows(&c->c.parallel, a->n_token);
+    const uint32_t left = run.n <= place0 ? 0 : run.n - place0;
+    k->n_own = left < k->n_place ? left : k->n_place;
+    k->row0 = run.first + place0;
+    k->n_other = place0 == 0 ? a->n_token - run.n : 0;
+    k->other = run.first;
+    k->n_brought = run.n;
+    if (a->w->moe.separate_shared) k->shared_out = c->shared_out + (size_t)place0 * c->c.hidden;
+    k->y = a->y->f;
+}
+
+static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a, uint32_t place0,
                             uint32_t n_place, bool has_experts)
 {
     const uint32_t n_used = c->c.n_expert_used, world = c->ep.world, n_token = world * n_place;
@@ -362,8 +480,7 @@ static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a,
     struct ep_args k = {};
     struct act x;
     k.n_place = n_place;
-    k.n_own = a->n_token <= row0 ? 0 : a->n_token - row0 < n_place ? a->n_token - row0 : n_place;
-    k.row0 = row0;
+    name_rows(c, a, place0, &k);
     k.layer = a->layer;
     k.n_live = a->n_live;
     k.place = a->place;
@@ -372,11 +489,9 @@ static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a,
     k.shared = stacked ? (int32_t)a->w->moe.up.n - 1 : -1;
     k.experts = c->round.experts;
     k.weights = c->round.weights;
-    if (a->w->moe.separate_shared) k.shared_out = c->shared_out + (size_t)row0 * c->c.hidden;
-    k.y = a->y->f + (size_t)row0 * c->c.hidden;
     k.n = c->c.hidden;
-    name_input(c, a, row0, &k, &x);
-    const size_t at = (size_t)row0 * n_used;
+    name_input(c, a, &k, &x);
+    const size_t at = (size_t)k.row0 * n_used;
     k.array[k.n_array++] = {(const char *)(a->route->i + at), NULL, n_used * 4};
     k.array[k.n_array++] = {(const char *)(a->route->w + at), NULL, n_used * 4};
     ASSERT(k.n_array <= ROW_ARRAYS_MAX && k.rows_per_token <= SEND_THREADS);
@@ -394,11 +509,11 @@ static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a,
 
 static fathom_err run_rounds(struct cuda_backend *c, const struct moe_ep_args *a, bool has_experts)
 {
-    const uint32_t n_most = a->n_most, n_run = c->ep.at.ep_rows;
+    const uint32_t n_run = c->ep.at.ep_rows, n_most = ceil_div(a->n_most, c->c.parallel.tp.size);
     ASSERT(c->ep.world > 1 && n_run > 0);
-    for (uint32_t row0 = 0; row0 < n_most; row0 += n_run) {
-        const uint32_t left = n_most - row0;
-        TRY(run_round(c, a, row0, left < n_run ? left : n_run, has_experts));
+    for (uint32_t place0 = 0; place0 < n_most; place0 += n_run) {
+        const uint32_t left = n_most - place0;
+        TRY(run_round(c, a, place0, left < n_run ? left : n_run, has_experts));
     }
     return FATHOM_OK;
 }
@@ -418,7 +533,10 @@ fathom_err cuda_moe_ep(struct backend *b, const struct moe_ep_args *a)
         const struct moe_args alone = {a->w, a->x, a->route, a->y, a->n_token};
         return a->n_token > 0 ? cuda_moe(b, &alone) : FATHOM_OK;
     }
-    if (a->w->moe.separate_shared && a->n_token > 0)
-        TRY(cuda_ffn_run(c, a->w, a->x, a->n_token, c->shared_out));
+    const struct row_run run = parallel_lane_rows(&c->c.parallel, a->n_token);
+    if (a->w->moe.separate_shared && run.n > 0) {
+        const struct act own = act_rows(act_of(a->x, c->c.hidden), run.first);
+        TRY(cuda_ffn_run(c, a->w, own, run.n, c->shared_out));
+    }
     return run_rounds(c, a, true);
 }
