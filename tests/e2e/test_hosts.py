@@ -155,6 +155,7 @@ def simulate():
     os.environ["SIMT_DEVICES"] = "2"
     double = os.path.join(os.path.dirname(os.path.abspath(Server.path)), "nccl_double")
     os.environ["LD_LIBRARY_PATH"] = double
+    os.environ["SIMT_MIB"] = "4096"  # the plan leaves room for what NCCL takes
 
 
 def gpu():
