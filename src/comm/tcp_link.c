@@ -1,5 +1,4 @@
 /* tcp_link.c - sockets that do not block, and poll */
-#define _GNU_SOURCE
 #include "comm/tcp_link.h"
 
 #include <errno.h>
@@ -266,7 +265,8 @@ void tcp_link_break(struct page_link *l)
 
 bool tcp_link_is_broken(const struct page_link *l)
 {
-    struct pollfd p = {.fd = ((const struct tcp_link *)l)->fd, .events = POLLRDHUP};
+    char byte;
     ASSERT(l->ops == &tcp_ops);
-    return poll(&p, 1, 0) > 0;
+    const ssize_t n = recv(((const struct tcp_link *)l)->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }
