@@ -63,7 +63,8 @@ enum {
     DELAYS_MAX = 48,     /* turns of others before an action begins, with several devices */
     TURNS_IDLE = 256,    /* of each stream without an event: nobody gets on */
     OTHERS_S = 20,       /* so long another thread may take to enqueue what is missing */
-    OUTSIDE_US = 200,    /* between looks at what others do */
+    TURNS_OUTSIDE = 4,   /* likewise, where others do something */
+    OUTSIDE_US = 500,    /* between looks at that */
 };
 
 struct allocation {
@@ -234,7 +235,7 @@ void drain(cudaStream_t stream, const bool *until)
             events = count_events();
             n_idle = 0;
             leapt = 0;
-        } else if (++n_idle > TURNS_IDLE * streams.size()) {
+        } else if (++n_idle > (n_outside ? TURNS_OUTSIDE : TURNS_IDLE) * streams.size()) {
             pass_time(&leapt);
             n_idle = 0;
         }
