@@ -111,6 +111,8 @@ struct simt_engine {
     const std::function<void()> *action; /* NULL: nothing */
     void *stack;
     ucontext_t context, caller;
+    ucontext_t starting; /* a fiber's. On the scheduler's stack, which is left by it and not
+                            returned on, the address sanitizer would fence it for ever */
     void *fake_stack, *caller_fake_stack;
     const void *caller_stack;
     size_t caller_stack_bytes;
@@ -286,13 +288,13 @@ void fiber_main(void)
 [[noreturn]] void start(fiber &f)
 {
     f.is_started = true;
-    ucontext_t first;
-    (void)getcontext(&first);
-    first.uc_stack.ss_sp = f.stack;
-    first.uc_stack.ss_size = STACK_BYTES - gpu->current % 128 * STACK_STAGGER;
-    first.uc_link = NULL;
-    makecontext(&first, fiber_main, 0);
-    (void)setcontext(&first);
+    ucontext_t *first = &gpu->starting;
+    (void)getcontext(first);
+    first->uc_stack.ss_sp = f.stack;
+    first->uc_stack.ss_size = STACK_BYTES - gpu->current % 128 * STACK_STAGGER;
+    first->uc_link = NULL;
+    makecontext(first, fiber_main, 0);
+    (void)setcontext(first);
     abort();
 }
 
