@@ -67,10 +67,10 @@ const struct option option_table[] = {
      .field = FIELD(threads), USE},
     {"dtype", NULL, "TYPE", "auto",
      "what activations are rounded to between operators; auto: the checkpoint's type, on a GPU fp8 "
-     "where widths allow, int8 for int8 checkpoints; fp8: inputs of FP8 weights are e4m3 "
-     "with a power-of-two scale for each 128, others bfloat16; int8: inputs of int8 weights, and "
-     "on "
-     "a CPU of 4-bit weights, are int8, of FP8 weights as with fp8, others bfloat16",
+     "where widths allow, int8 for int8 checkpoints, and so is bfloat16 there; fp8: inputs of FP8 "
+     "weights are e4m3 with a power-of-two scale for each 128, others bfloat16; int8: inputs of "
+     "int8 weights, and on a CPU of 4-bit weights, are int8, of FP8 weights as with fp8, others "
+     "bfloat16",
      .kind = OPTION_CHOICE, .choices = "auto|float32|float|bfloat16|fp8|int8",
      .refused = "half|float16",
      .reason = "the activations of this family overflow float16; use bfloat16 or float32",

@@ -115,19 +115,19 @@ static bool fp8_fits(const struct engine_settings *s, const struct model_config 
            widths_fit_fp8(config, &s->place.parallel);
 }
 
+/* On a GPU, whose products of other forms are slow, bfloat16 is the type of what is not quantized,
+ * as in vLLM: inputs of quantized weights become codes, and all others are rounded to bf16. */
+static enum act_type bf16_act(const struct engine_settings *s, const struct model_config *config)
+{
+    if (!fp8_fits(s, config)) return ACT_BF16;
+    return config->quant_int8 ? ACT_INT8 : ACT_FP8;
+}
+
 static enum act_type default_act(const struct engine_settings *s, const struct model_config *config)
 {
     if (config->dtype == DTYPE_F32) return ACT_F32;
     const bool is_int8 = config->quant == QUANT_INT8 || config->quant == QUANT_ASCEND;
-    if (is_int8 && s->backend == FATHOM_BACKEND_CPU) return ACT_INT8;
-    if (!fp8_fits(s, config)) return ACT_BF16;
-    return config->quant_int8 ? ACT_INT8 : ACT_FP8; /* a GPU's other products of int8 are slow */
-}
-
-/* Where no weight is FP8, ACT_FP8 rounds the inputs of products as ACT_BF16 does. */
-static enum act_type bf16_act(const struct engine_settings *s, const struct model_config *config)
-{
-    return config->quant == QUANT_NONE && fp8_fits(s, config) ? ACT_FP8 : ACT_BF16;
+    return is_int8 && s->backend == FATHOM_BACKEND_CPU ? ACT_INT8 : bf16_act(s, config);
 }
 
 static fathom_err resolve_backend(struct engine_settings *out, const fathom_options *o,

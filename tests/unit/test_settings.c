@@ -113,25 +113,29 @@ static void activations_follow_the_checkpoint(void **state)
     }
 }
 
-/* bf16 inputs on a GPU: the kernels of fp8 activations, which quantize for FP8 weights alone */
-static void bf16_on_a_gpu_is_fp8_without_fp8_weights(void **state)
+/* bf16 inputs on a GPU: the kernels of codes, which quantize for quantized weights alone */
+static void bf16_on_a_gpu_leaves_codes_to_quantized_weights(void **state)
 {
     (void)state;
     const struct {
         enum quant_method quant;
         enum fathom_kv kv;
         uint32_t hidden;
+        bool is_int8;
         enum act_type act;
-    } cases[] = {{QUANT_NONE, FATHOM_KV_BF16, 256, ACT_FP8},
-                 {QUANT_FP8, FATHOM_KV_BF16, 256, ACT_BF16},
-                 {QUANT_NONE, FATHOM_KV_F32, 256, ACT_BF16},
-                 {QUANT_NONE, FATHOM_KV_BF16, 320, ACT_BF16}};
+    } cases[] = {{QUANT_NONE, FATHOM_KV_BF16, 256, false, ACT_FP8},
+                 {QUANT_FP8, FATHOM_KV_BF16, 256, false, ACT_FP8},
+                 {QUANT_FP8, FATHOM_KV_F32, 256, false, ACT_BF16},
+                 {QUANT_INT8, FATHOM_KV_BF16, 256, true, ACT_INT8},
+                 {QUANT_NONE, FATHOM_KV_F32, 256, false, ACT_BF16},
+                 {QUANT_NONE, FATHOM_KV_BF16, 320, false, ACT_BF16}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct model_config c = config;
         struct engine_settings s;
         fathom_options o = {
             .act = FATHOM_ACT_BF16, .kv = cases[i].kv, .backend = FATHOM_BACKEND_CUDA};
         c.quant = cases[i].quant;
+        c.quant_int8 = cases[i].is_int8;
         c.hidden = cases[i].hidden;
         c.q_lora_rank = c.dense_inner = 256;
         assert_int_equal(settings_resolve(&s, &o, &c, NULL), FATHOM_OK);
@@ -456,7 +460,7 @@ int main(void)
         cmocka_unit_test(made_up_weights_are_of_the_method_asked_for),
         cmocka_unit_test(tiers_want_both_halves_of_a_directory),
         cmocka_unit_test(activations_follow_the_checkpoint),
-        cmocka_unit_test(bf16_on_a_gpu_is_fp8_without_fp8_weights),
+        cmocka_unit_test(bf16_on_a_gpu_leaves_codes_to_quantized_weights),
         cmocka_unit_test(cache_types_map_one_to_one),
         cmocka_unit_test(a_step_has_no_more_requests_than_tokens),
         cmocka_unit_test(drafts_need_rows_and_a_layer_that_makes_them),
