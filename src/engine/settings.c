@@ -162,6 +162,12 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
              n_lane, n_share);
     }
     if (out->backend == FATHOM_BACKEND_CUDA && n_gpu > 0 && n_rank > (uint32_t)n_gpu) {
+        if (n_lane > 1 && n_share > 1) {
+            FAIL(d, FATHOM_EINVAL,
+                 "--data-parallel-size %u of --tensor-parallel-size %u needs a GPU for each of %u "
+                 "ranks, and this machine has %d",
+                 n_lane, n_share, n_rank, n_gpu);
+        }
         FAIL(d, FATHOM_EINVAL,
              "%s %u needs a GPU for each rank, and this machine has %d: give %d at most",
              n_lane > 1 ? "--data-parallel-size" : "--tensor-parallel-size", n_rank, n_gpu, n_gpu);

@@ -465,6 +465,14 @@ static void gpus_that_ranks_cannot_have_are_named(void **state)
     }
     simt_set_odd(-1, NULL, 0);
     simt_set_devices(1);
+    fathom_engine *e = NULL;
+    fathom_diag d = {{0}};
+    o.data_parallel = 2;
+    o.expert_parallel = true;
+    assert_int_equal(fathom_open(&e, &o, &d), FATHOM_EINVAL);
+    assert_string_equal(d.text,
+                        "--data-parallel-size 2 of --tensor-parallel-size 2 needs a GPU for "
+                        "each of 4 ranks, and this machine has 1");
 }
 
 static void a_gpu_without_kernels_is_refused_and_not_chosen(void **state)
