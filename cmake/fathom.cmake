@@ -15,6 +15,14 @@ endif()
 # slow or busy the machine is.
 set(FATHOM_HANG_S 1200)
 
+# fathom_data(archive folder) - an archive of tests/data (tools/pack_data), extracted into `folder` of
+# the build; a changed one is extracted at the next configure
+function(fathom_data archive folder)
+    set(path ${CMAKE_SOURCE_DIR}/tests/data/${archive})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+    file(ARCHIVE_EXTRACT INPUT ${path} DESTINATION ${CMAKE_BINARY_DIR}/${folder})
+endfunction()
+
 # fathom_module(name SOURCES a.c b.c DEPENDS base ... LINK external ...)
 # One static library fathom_<name>. DEPENDS are the modules it may use (docs/architecture.md).
 function(fathom_module name)

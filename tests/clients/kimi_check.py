@@ -103,7 +103,8 @@ def write(folder):
     kimi = encoding(ranks, {})
     pairs = [[t, kimi.encode(t, disallowed_special=())] for t in mixes(600, 1)]
     with open(os.path.join(folder, "pairs.json"), "w", encoding="utf-8") as f:
-        f.write("[" + ",\n".join(json.dumps(p, ensure_ascii=True) for p in pairs) + "]\n")
+        lines = (json.dumps(p, ensure_ascii=True, separators=(",", ":")) for p in pairs)
+        f.write("[" + ",\n".join(lines) + "]\n")
 
 
 def same(fathom, model, kimi, name, text):
