@@ -30,7 +30,7 @@
  *
  *   AWAY is RUNNING without a step: of several hosts one is not there. Every live request ends with
  *   ERROR, new ones are refused with its name, and when all are there again the engine goes on
- *   with a cache in which nothing is found.
+ *   with a cache in which nothing is found, and with what the tiers have.
  *
  *   FAILED is final: every live request ends with ERROR, every new one is refused with the cause,
  *   and no step is tried again.
@@ -488,6 +488,17 @@ void engine_void_pages(fathom_engine *e)
     atomic_fetch_add(&e->cache_epoch, 1);
 }
 
+/* The runner begins anew: no page of the cache holds what it held, and none is copied. Those in the
+ * tiers are as good as before. */
+static void forget_pages(fathom_engine *e)
+{
+    ASSERT(e->n_flight == 0 && !is_live(e));
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        if (e->lanes[i].prefix) prefix_void(e->lanes[i].prefix);
+    }
+    offload_renew(e->offload);
+}
+
 /* Of several hosts: ends what cannot go on, and begins anew when all are there. */
 static void look_at_hosts(fathom_engine *e)
 {
@@ -503,10 +514,10 @@ static void look_at_hosts(fathom_engine *e)
     end_all(e, REQUEST_FINISH_ERROR);
     ASSERT(!is_live(e));
     const fathom_err err = ops->rejoin(e->runner, &why);
-    if (err == FATHOM_OK) {
-        e->is_away = false;
-        engine_void_pages(e);
-    } else if (err != FATHOM_EPEER) {
+    if (err == FATHOM_OK || err == FATHOM_EPEER) {
+        forget_pages(e);
+        e->is_away = err == FATHOM_EPEER;
+    } else {
         fail_engine(e, err);
     }
     mailbox_suspend(e->mailbox, why.text);
@@ -623,7 +634,7 @@ static uint64_t rest(fathom_engine *e, bool was_busy)
     for (uint32_t i = 0; i < e->n_lane; i++)
         more |= offload_keep(e->offload, e->lanes[i].prefix, 0);
     fathom_err err = offload_sync(e->offload);
-    if (err != FATHOM_OK) fail_engine(e, err);
+    if (err != FATHOM_OK) stop_step(e, err);
     engine_publish(e, NULL, 0);
     if (!more && !e->failed) more = offload_touch(e->offload);
     return more ? 0 : MAILBOX_FOREVER; /* or until the disk has done something */

@@ -28,8 +28,12 @@ struct follower {
     struct host_lanes *lanes;
     struct step_runner *ranks;
     struct flights flights; /* of stages: those that the ranks have not been waited for */
-    unsigned char *body;    /* of a WORK */
-    uint32_t n_step;        /* of a WORK: of each lane here, or the only one */
+    unsigned char *rooms;   /* [n_room][room_bytes] for WORK: host memory of the ranks */
+    size_t room_bytes;
+    uint32_t n_room;
+    uint32_t i_room; /* of the next WORK; from those before it pages may be copied */
+    uint32_t n_page; /* of the cache */
+    uint32_t n_step; /* of a WORK: of each lane here, or the only one */
     struct step steps[PARALLEL_RANKS_MAX];
 };
 
@@ -84,20 +88,51 @@ static bool copy_blocks(struct follower *f, const struct work *w, const unsigned
     return fits && at == end;
 }
 
+static unsigned char *room_of(const struct follower *f)
+{
+    ASSERT(f->i_room < f->n_room);
+    return f->rooms + f->i_room * f->room_bytes;
+}
+
+/* A step, or its draws: n bytes behind the head. */
+static fathom_err obey_step(struct follower *f, const struct work *w, const unsigned char *at,
+                            size_t n, fathom_diag *d)
+{
+    const size_t n_steps = f->n_step * sizeof f->steps[0];
+    const bool is_launch = w->kind == WORK_LAUNCH;
+    bool fits = n >= n_steps && w->block < f->ranks->max_flight && w->n_step == f->n_step &&
+                (is_launch || w->kind == WORK_DRAW);
+    if (fits) memcpy(f->steps, at, n_steps);
+    if (fits && is_launch) TRY(take_block(f, w));
+    fits = fits && copy_blocks(f, w, at + n_steps, at + n);
+    if (!fits) FAIL(d, FATHOM_EFORMAT, "host 0 tells a step that is none");
+    return is_launch ? f->ranks->ops->launch(f->ranks, f->steps) : end_step(f, w, d);
+}
+
+/* The ranks copy it in before what they are told next; its room is in use until then. */
+static fathom_err obey_page_in(struct follower *f, const struct work *w,
+                               const unsigned char *record)
+{
+    ASSERT(f->n_room > 1 && w->page < f->n_page);
+    TRY(f->ranks->ops->page_in(f->ranks, w->page, record));
+    if (++f->i_room < f->n_room) return FATHOM_OK;
+    f->i_room = 0;
+    return f->ranks->ops->sync(f->ranks);
+}
+
 static fathom_err obey(struct follower *f, size_t n, fathom_diag *d)
 {
     struct work w;
-    const size_t n_steps = f->n_step * sizeof f->steps[0];
-    if (n < sizeof w + n_steps) FAIL(d, FATHOM_EFORMAT, "host 0 tells a step in %zu bytes", n);
-    memcpy(&w, f->body, sizeof w);
-    memcpy(f->steps, f->body + sizeof w, n_steps);
-    const bool is_launch = w.kind == WORK_LAUNCH;
-    bool fits = w.block < f->ranks->max_flight && w.n_step == f->n_step &&
-                (is_launch || w.kind == WORK_DRAW);
-    if (fits && is_launch) TRY(take_block(f, &w));
-    fits = fits && copy_blocks(f, &w, f->body + sizeof w + n_steps, f->body + n);
-    if (!fits) FAIL(d, FATHOM_EFORMAT, "host 0 tells a step that is none");
-    return is_launch ? f->ranks->ops->launch(f->ranks, f->steps) : end_step(f, &w, d);
+    const unsigned char *at = room_of(f);
+    const size_t record_bytes = f->lanes->record_bytes;
+    if (n < sizeof w) FAIL(d, FATHOM_EFORMAT, "host 0 tells a step in %zu bytes", n);
+    memcpy(&w, at, sizeof w);
+    at += sizeof w;
+    n -= sizeof w;
+    if (w.kind != WORK_PAGE_IN) return obey_step(f, &w, at, n, d);
+    if (record_bytes > 0 && n == record_bytes && w.page < f->n_page && w.n_step == 0)
+        return obey_page_in(f, &w, at);
+    FAIL(d, FATHOM_EFORMAT, "host 0 tells page %u in %zu bytes, which is none", w.page, n);
 }
 
 /* A generation: until a host is lost, which is EPEER. */
@@ -106,7 +141,7 @@ static fathom_err follow_once(struct follower *f, fathom_diag *d)
     for (;;) {
         struct host_frame frame;
         fathom_diag why = {{0}};
-        TRY(host_member_receive(f->lanes->member, &frame, f->body, d));
+        TRY(host_member_receive(f->lanes->member, &frame, room_of(f), d));
         if (frame.type == HOST_GO) {
             LOG_INFO("hosts", "generation=%llu", (unsigned long long)frame.generation);
             if (f->lanes->stages) continue;
@@ -148,10 +183,23 @@ static fathom_err follow(struct follower *f, fathom_diag *d)
         if (err) FAIL(d, err, "%s", f->ranks->ops->fault(f->ranks));
         host_member_part(f->lanes->member, "it joins anew");
         f->flights.n = 0;
+        f->i_room = 0;
     }
 }
 
-fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks,
+/* Rooms that pages are copied from have to be what devices read fast. */
+static fathom_err make_rooms(struct follower *f, size_t work_max, fathom_diag *d)
+{
+    enum { ROOMS = 4 }; /* while one is copied from, the next one comes */
+    void *rooms = NULL;
+    f->n_room = f->lanes->record_bytes > 0 ? ROOMS : 1;
+    f->room_bytes = (work_max + 63) / 64 * 64;
+    TRY(f->ranks->ops->alloc_host(f->ranks, f->n_room * f->room_bytes, &rooms, d));
+    f->rooms = rooms;
+    return FATHOM_OK;
+}
+
+fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks, uint32_t n_page,
                        const struct host_self *self, fathom_diag *d)
 {
     const size_t work_max = work_bytes_max(l, ranks);
@@ -161,14 +209,13 @@ fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks,
                                          .end_fd = l->hosts->end_fd,
                                          .end_after_us = 1000ull * l->hosts->end_after_ms,
                                          .work_max = (uint32_t)work_max};
-    struct follower f = {.lanes = l, .ranks = ranks, .n_step = work_n_step(l)};
+    struct follower f = {.lanes = l, .ranks = ranks, .n_page = n_page, .n_step = work_n_step(l)};
     ASSERT(self->node_rank > 0 && !l->hub && !l->member);
     ASSERT((ranks->max_flight == 1) == !l->stages);
     if (work_max > UINT32_MAX) FAIL(d, FATHOM_ELIMIT, "a step of %zu bytes is too long", work_max);
-    f.body = mem_alloc(work_max);
-    if (!f.body) FAIL(d, FATHOM_ENOMEM, "no memory for steps of %zu bytes", work_max);
+    TRY(make_rooms(&f, work_max, d));
     fathom_err err = host_member_create(&l->member, &c, d);
     if (!err) err = follow(&f, d);
-    mem_free(f.body);
+    ranks->ops->release_host(ranks, f.rooms);
     return err;
 }

@@ -281,13 +281,15 @@ static fathom_err make_meetings(struct host_lanes *l, const struct engine_settin
 }
 
 fathom_err host_lanes_create(struct host_lanes **out, const struct engine_settings *s,
-                             const struct model_config *config, fathom_diag *d)
+                             const struct model_config *config, uint64_t record_bytes,
+                             fathom_diag *d)
 {
     *out = NULL;
     struct host_lanes *l = mem_calloc(1, sizeof *l);
     if (!l) FAIL(d, FATHOM_ENOMEM, "no memory for the lanes of hosts");
     pthread_mutex_init(&l->lock, NULL);
     l->hosts = s->hosts;
+    l->record_bytes = record_bytes;
     l->address.listen_fd = -1;
     const bool has_stages = parallel_n_stage(&s->place.parallel) > 1;
     const fathom_err err =

@@ -30,6 +30,7 @@ struct host_lanes {
     struct stage_net *stages;    /* NULL: one stage, whose ranks meet */
     uint32_t n_lane;             /* of all hosts, where requests are cut; else 0 */
     uint32_t n_local_lane;       /* likewise, of this host */
+    size_t record_bytes;         /* of a page, where pages are kept outside of the cache; else 0 */
     size_t max_bytes;            /* that a rank shows */
     unsigned char *shown;        /* [n_rank][max_bytes] of other hosts' ranks */
     pthread_mutex_t lock;        /* of what follows */
@@ -38,11 +39,14 @@ struct host_lanes {
 };
 
 /* host_lanes_create - the nets of settings->hosts, for its ranks; without links yet
+ *
+ *   record_bytes  of a page, where pages are kept outside of the cache; else 0
  * host_lanes_net - where ranks of one stage meet; NULL: there are several
  * host_lanes_stages - between stages; NULL: there is one
  * Errors  ENOMEM. host_lanes_destroy accepts NULL. */
 fathom_err host_lanes_create(struct host_lanes **out, const struct engine_settings *s,
-                             const struct model_config *config, fathom_diag *d);
+                             const struct model_config *config, uint64_t record_bytes,
+                             fathom_diag *d);
 void host_lanes_destroy(struct host_lanes *l);
 struct host_net *host_lanes_net(struct host_lanes *l);
 struct stage_net *host_lanes_stages(struct host_lanes *l);
@@ -66,16 +70,17 @@ fathom_err host_lanes_await_drawn(struct host_lanes *l, uint32_t lane, const str
  *
  * { struct work }, n_step steps, and of their blocks the bytes that the steps say: of a launch the
  * prefix and the extras, of a draw the masks. Where requests are cut over ranks a host gets the
- * steps of its lanes, else all get the only one. Hosts run one build (host_hello.h), so structs are
- * sent as they are. */
+ * steps of its lanes, else all get the only one. Or { struct work } and a page's record, to be
+ * copied in before the steps that are told later. Hosts run one build (host_hello.h), so structs
+ * are sent as they are. */
 
-enum work_kind { WORK_LAUNCH = 1, WORK_DRAW };
+enum work_kind { WORK_LAUNCH = 1, WORK_DRAW, WORK_PAGE_IN };
 
 struct work {
     uint32_t kind;
-    uint32_t block; /* of stages */
-    uint32_t n_step;
-    uint32_t reserved;
+    uint32_t block;  /* of stages */
+    uint32_t n_step; /* 0 of a page */
+    uint32_t page;
 };
 
 /* work_n_step - steps of a host: its lanes', or the only one */
@@ -87,7 +92,8 @@ static inline uint32_t work_n_step(const struct host_lanes *l)
 /* work_bytes_max - of a WORK */
 static inline size_t work_bytes_max(const struct host_lanes *l, const struct step_runner *r)
 {
-    return sizeof(struct work) + work_n_step(l) * (sizeof(struct step) + r->layout.n_bytes);
+    const size_t steps = work_n_step(l) * (sizeof(struct step) + r->layout.n_bytes);
+    return sizeof(struct work) + (steps > l->record_bytes ? steps : l->record_bytes);
 }
 
 enum { WORK_RANGES_MAX = 1 + SAMPLE_EXTRA_N };

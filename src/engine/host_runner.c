@@ -21,6 +21,7 @@ struct host_runner {
     struct host_lanes *lanes;
     uint32_t block; /* of stages: of the step that is written */
     struct flights flights;
+    bool is_filling;     /* pages have gone out since the ranks were waited for */
     unsigned char *work; /* [work_bytes_max] */
     /* of lanes: blocks that hosts[] of other hosts' are, the steps under way, and their draws */
     unsigned char *blocks;
@@ -154,6 +155,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     const fathom_err err = r->ranks->ops->wait(r->ranks, out);
     show_blocks(r);
     if (err) return err;
+    if (!stages) r->is_filling = false;
     if (base->n_lane > 1) return await_lanes(r, out);
     return stages ? stage_net_await_drawn(stages, pop_flight(&r->flights), out) : FATHOM_OK;
 }
@@ -188,9 +190,47 @@ static uint64_t progress(const struct step_runner *base)
 
 static fathom_err sync_ranks(struct step_runner *base)
 {
-    struct step_runner *ranks = runner_of(base)->ranks;
-    return ranks->ops->sync(ranks);
+    struct host_runner *r = runner_of(base);
+    TRY(r->ranks->ops->sync(r->ranks));
+    r->is_filling = false;
+    return FATHOM_OK;
 }
+
+/* ---- pages ---------------------------------------------------------------------------------- */
+
+/* Ranks that share layers have equal records, so that one here is copied out. */
+static fathom_err page_out(void *runner, uint32_t page, void *to)
+{
+    struct host_runner *r = runner;
+    r->is_filling = true;
+    return r->ranks->ops->page_out(r->ranks, page, to);
+}
+
+/* To all hosts, when all of the record is there. */
+static fathom_err page_in(void *runner, uint32_t page, const void *from)
+{
+    struct host_runner *r = runner;
+    const struct work w = {.kind = WORK_PAGE_IN, .page = page};
+    const struct link_part parts[] = {{&w, sizeof w}, {from, r->lanes->record_bytes}};
+    ASSERT(r->lanes->record_bytes > 0);
+    if (r->is_filling) TRY(sync_ranks(&r->base));
+    TRY(host_hub_tell(r->lanes->hub, parts, 2));
+    return r->ranks->ops->page_in(r->ranks, page, from);
+}
+
+static fathom_err alloc_host(struct step_runner *base, size_t bytes, void **out, fathom_diag *d)
+{
+    struct step_runner *ranks = runner_of(base)->ranks;
+    return ranks->ops->alloc_host(ranks, bytes, out, d);
+}
+
+static void release_host(struct step_runner *base, void *p)
+{
+    struct step_runner *ranks = runner_of(base)->ranks;
+    ranks->ops->release_host(ranks, p);
+}
+
+/* ---- hosts that come and go ----------------------------------------------------------------- */
 
 static bool is_away(struct step_runner *base)
 {
@@ -207,6 +247,7 @@ static fathom_err rejoin(struct step_runner *base, fathom_diag *d)
     show_blocks(r);
     r->block = 0;
     r->flights.n = 0;
+    r->is_filling = false;
     TRY(host_hub_gather(l->hub, d));
     err = l->stages ? FATHOM_OK : r->ranks->ops->connect(r->ranks);
     if (err) FAIL(d, err, "%s", fault(base));
@@ -226,7 +267,11 @@ static const struct step_runner_ops host_ops = {
     .use_block = use_block,
     .fault = fault,
     .progress = progress,
+    .page_out = page_out,
+    .page_in = page_in,
     .sync = sync_ranks,
+    .alloc_host = alloc_host,
+    .release_host = release_host,
     .is_away = is_away,
     .rejoin = rejoin,
 };

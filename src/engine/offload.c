@@ -171,6 +171,11 @@ bool offload_is_quiet(const struct offload *o, const struct prefix_cache *prefix
     return !o || (!tiers_is_busy(o->tiers) && !prefix_is_due(prefix));
 }
 
+void offload_renew(struct offload *o)
+{
+    if (o) tiers_renew(o->tiers);
+}
+
 fathom_err offload_fault(const struct offload *o)
 {
     return o ? tiers_fault(o->tiers) : FATHOM_OK;

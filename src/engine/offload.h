@@ -70,7 +70,12 @@ bool offload_touch(struct offload *o);
 /* offload_is_quiet - no page is copied or is due to be; true for NULL */
 bool offload_is_quiet(const struct offload *o, const struct prefix_cache *prefix);
 
-/* offload_fault - the first error of a copy, which is the device's and final */
+/* offload_renew - the runner began anew after a host was lost: what it had not copied by then is
+ * not kept */
+void offload_renew(struct offload *o);
+
+/* offload_fault - the first error of a copy, which is the device's, and final or until it is
+ * renewed */
 fathom_err offload_fault(const struct offload *o);
 
 /* offload_end_step - the device has done all it was given. offload_sync - the same, after waiting

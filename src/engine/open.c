@@ -90,6 +90,12 @@ static void fill_sizes(fathom_info *info, const struct engine_settings *s,
     info->kv_bytes = plan->kv_bytes;
 }
 
+/* Whose the tiers are. */
+static bool is_first_host(const struct engine_settings *s)
+{
+    return !s->hosts || s->hosts->node_rank == 0;
+}
+
 /* With a directory of pages, or other servers to share them with: refuses a directory that cannot
  * be used before anything is loaded, and begins to compute the digest of the weights, which says
  * whose pages they are, beside their loading. */
@@ -106,7 +112,8 @@ static fathom_err begin_digest(struct weights_digest **out, const struct engine_
     struct weights_digest_config config = {.dir = -1, .settled_s = WEIGHTS_SETTLED_S};
     config.n_thread = n_thread < 1 ? 1 : n_thread < THREADS_MAX ? n_thread : THREADS_MAX;
     fathom_err err = FATHOM_OK;
-    if (s->offload_dir) err = private_dir_open(&config.dir, s->offload_dir, &cause);
+    if (s->offload_dir && is_first_host(s))
+        err = private_dir_open(&config.dir, s->offload_dir, &cause);
     if (err && err != FATHOM_EIO) FAIL(d, err, "--kv-offload-dir %s", cause.text);
     return weights_digest_begin(out, checkpoint, &config, d);
 }
@@ -147,7 +154,8 @@ static uint64_t numerics_of(const struct identity_source *source)
 }
 
 /* The tiers, and who may share them: whoever computes the same bits from the same weights.
- * `digest` is freed; NULL: there is no directory, and nobody to share with. */
+ * `digest` is freed; NULL: there is no directory, and nobody to share with; or, with several hosts,
+ * the source has it. */
 static void fill_offload(struct offload_config *out, const struct engine_settings *s,
                          const struct memory_plan *plan, struct identity_source source,
                          struct weights_digest *digest)
@@ -159,8 +167,8 @@ static void fill_offload(struct offload_config *out, const struct engine_setting
                                    .transfer = s->transfer,
                                    .with_next = s->n_draft > 0,
                                    .page_bytes = plan->record.page_bytes};
-    if (!digest) return;
-    end_digest(&source.weights, digest, checkpoint_where(checkpoint));
+    if (!digest && !s->hosts) return;
+    if (digest) end_digest(&source.weights, digest, checkpoint_where(checkpoint));
     identify(&out->identity, &source);
 }
 
@@ -260,10 +268,11 @@ static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *
     TRY(check_draft_layer(s, p->checkpoint, &p->config, d));
     log_weights(o, s, &p->config);
     TRY(memory_plan_make_here(&p->plan, s, &p->config, p->checkpoint, d));
-    TRY(memory_check_host(&p->plan, s, d));
+    if (is_first_host(s)) TRY(memory_check_host(&p->plan, s, d));
     s->loading.load_bytes = p->plan.weights_bytes;
     if (s->hosts) {
-        TRY(host_lanes_create(&p->lanes, s, &p->config, d));
+        TRY(host_lanes_create(&p->lanes, s, &p->config,
+                              p->plan.n_ram_page > 0 ? p->plan.record.page_bytes : 0, d));
         TRY(host_lanes_find(p->lanes, d));
         s->place.net = host_lanes_net(p->lanes);
         s->stage_net = host_lanes_stages(p->lanes);
@@ -299,6 +308,7 @@ static void describe_host(struct host_self *out, struct opening *p)
                               l->with_mtp,
                               s->n_draft,
                               p->plan.n_page,
+                              p->plan.n_ram_page > 0,
                               s->n_vocab_used,
                               s->place.parallel.tp.size,
                               parallel_n_stage(&s->place.parallel),
@@ -328,7 +338,7 @@ fathom_err fathom_follow(const fathom_options *o, fathom_diag *d)
     TRY_GOTO(load(&p, o, d), done);
     describe_host(&self, &p);
     if (o->hosts->on_loaded) o->hosts->on_loaded(o->hosts->on_loaded_arg);
-    err = host_follow(p.lanes, p.runner, &self, d);
+    err = host_follow(p.lanes, p.runner, p.plan.n_page, &self, d);
 done:
     close_opening(&p);
     return err;

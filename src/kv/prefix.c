@@ -21,7 +21,8 @@
  * States of a page here
  *
  *                prefix_publish            page_pool_take evicts it, prefix_end_answer
- *   unpublished ----------------> published ---------------------------------------> unpublished */
+ *   unpublished ----------------> published ---------------------------------------> unpublished
+ *                                        prefix_void: all at once, whatever they name */
 #include "kv/prefix.h"
 
 #include <string.h>
@@ -326,6 +327,19 @@ void prefix_end_answer(struct prefix_cache *c, uint32_t page)
     take_back_offer(c, page);
     take_out(c, page);
     page_pool_keep(c->pool, page, false);
+}
+
+void prefix_void(struct prefix_cache *c)
+{
+    for (uint32_t page = 0; page < c->n_page; page++) {
+        if (!c->nodes[page].published) continue;
+        ASSERT(page_pool_state(c->pool, page) == PAGE_CACHED);
+        page_pool_keep(c->pool, page, false);
+        c->nodes[page] = (struct node){0};
+    }
+    for (uint32_t i = 0; i <= c->bucket_mask; i++) c->buckets[i] = NO_PAGE;
+    c->first_offered = c->last_offered = NO_PAGE;
+    c->n_published = c->n_offered = 0;
 }
 
 /* ---- tiers ---- */

@@ -83,6 +83,10 @@ uint32_t prefix_publish(struct prefix_cache *c, const struct prefix_text *t, con
  * Needs  the pages after it given, or passed to this function, before. */
 void prefix_end_answer(struct prefix_cache *c, uint32_t page);
 
+/* prefix_void - the pages hold nothing any more: none is published, and none goes to the tiers
+ * Needs  no published page that is held. */
+void prefix_void(struct prefix_cache *c);
+
 /* ---- with tiers; without tiers these find, wait for and keep nothing --------------------------
  */
 

@@ -68,7 +68,12 @@ void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us);
 /* tiers_synced - the device has done all copies that were enqueued */
 void tiers_synced(struct tiers *t);
 
-/* tiers_fault - the first error of a copy, which is final for the device; OK while none failed */
+/* tiers_renew - the device begins anew and has no copy under way: of those that it had not done,
+ * nothing is taken, and its fault is over */
+void tiers_renew(struct tiers *t);
+
+/* tiers_fault - the first error of a copy, which is final for the device, or until it
+ * begins anew; OK while none failed */
 fathom_err tiers_fault(const struct tiers *t);
 
 /* tiers_keep - take a copy of a page that is given up, or about to be overwritten

@@ -23,6 +23,7 @@
  *
  *             keep            synced           a thread is free           done
  *        NONE -----> FILLING -------> FILLED ------------------> SUMMING ------> READY
+ *                       +--- renew: NONE
  *
  *             restore, read_ahead           done, its sum is right
  *        NONE --------------------> READING ----------------------> READY
@@ -578,6 +579,19 @@ void tiers_synced(struct tiers *t)
         tier_list_touch(&t->table, LIST_UNSUMMED, i);
     }
     start_sums(t);
+    count_used(t);
+}
+
+void tiers_renew(struct tiers *t)
+{
+    for (uint32_t i; (i = t->table.lists[LIST_COPYING].tail) != TIER_NONE;) {
+        struct tier_entry *e = &t->table.entries[i];
+        tier_list_remove(&t->table, LIST_COPYING, i);
+        if (e->ram_state != RAM_FILLING) continue;
+        give_ram(t, e);
+        tier_table_tidy(&t->table, i);
+    }
+    t->fault = FATHOM_OK;
     count_used(t);
 }
 

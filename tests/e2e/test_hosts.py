@@ -395,8 +395,8 @@ def refused():
             (("-tp", "2", "-n", "2", "-r", "1"), "give --headless too"),
             (("-tp", "2", "-n", "2", "--headless"), "host 0 serves"),
             (("--headless",), "give --nnodes too"),
-            (("-tp", "2", "-n", "2", "--backend", "cpu", "--port", "0", "--kv-offload-ram", "1G"),
-             "pages of several hosts are not kept outside of the cache")):
+            (("-pp", "2", "-n", "2", "--backend", "cpu", "--port", "0", "--kv-offload-ram", "1G"),
+             "outside of the cache are kept pages of --tensor-parallel-size alone")):
         line = last_line(*words)
         assert why in line, line
 

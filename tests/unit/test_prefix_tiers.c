@@ -286,6 +286,23 @@ static void with_a_disk_all_is_copied_in_time(void **state)
     assert_int_equal(n_kept(f, 1), 8);
 }
 
+static void what_is_void_is_not_found_and_not_copied(void **state)
+{
+    struct fixture *f = *state;
+    struct chain c;
+    run(f, 1, 3);
+    copy(f, 1);
+    prefix_void(f->cache);
+    check(f);
+    assert_int_equal(page_pool_n_free(f->pool), N_PAGE);
+    assert_int_equal(prefix_n_page(f->cache) + prefix_n_offered(f->cache), 0);
+    copy(f, N_PAGE);
+    assert_int_equal(f->n_out, 1);
+    compute(f, &c, 1, 3); /* the one that was copied is in memory */
+    give(f, &c);
+    assert_int_equal(prefix_n_offered(f->cache), 2);
+}
+
 static void a_dump_tells_what_has_no_copy(void **state)
 {
     struct fixture *f = *state;
@@ -312,6 +329,7 @@ int main(void)
         RAM(full_memory_is_not_given_up_for_what_the_cache_still_has),
         RAM(a_page_that_is_held_again_keeps_nobody_from_memory),
         DISK(with_a_disk_all_is_copied_in_time),
+        RAM(what_is_void_is_not_found_and_not_copied),
         RAM(a_dump_tells_what_has_no_copy),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -523,6 +523,31 @@ static void a_broken_device_is_told(void **state)
     assert_int_equal(where_is(w, 3), TIER_NOWHERE);
 }
 
+static void a_device_that_begins_anew_has_lost_its_copies(void **state)
+{
+    struct world *w = *state;
+    put_on_disk(w);
+    keep(w, 50, true);
+    step(w);
+    keep(w, 1, true); /* it is on disk too */
+    keep(w, 51, true);
+    assert_int_equal(restore(w, 50), TIER_RESTORED);
+    w->device_err = FATHOM_EPEER;
+    keep(w, 52, true);
+    tiers_renew(w->t);
+    tiers_check(w->t);
+    w->device_err = FATHOM_OK;
+    assert_int_equal(tiers_fault(w->t), FATHOM_OK);
+    assert_int_equal(where_is(w, 50), TIER_IN_RAM);
+    assert_int_equal(where_is(w, 1), TIER_ON_DISK);
+    assert_int_equal(where_is(w, 51), TIER_NOWHERE);
+    assert_int_equal(where_is(w, 52), TIER_NOWHERE);
+    assert_int_equal(restore_in_time(w, 50), TIER_RESTORED);
+    assert_int_equal(restore_in_time(w, 1), TIER_RESTORED);
+    settle(w);
+    assert_false(tiers_is_busy(w->t));
+}
+
 static void what_cannot_be_made_is_refused(void **state)
 {
     struct world *w = *state;
@@ -726,6 +751,7 @@ int main(void)
         DISK(a_disk_that_cannot_be_read_is_counted),
         DISK(a_disk_that_cannot_be_written_is_given_up),
         DISK(reading_ahead_has_its_bound),
+        DISK(a_device_that_begins_anew_has_lost_its_copies),
         DISK(a_restart_finds_what_was_written),
         DISK(a_record_torn_by_the_end_is_gone),
         DISK(a_dump_shows_records),
