@@ -359,9 +359,10 @@ struct prefix_match prefix_find_tiers(const struct prefix_cache *c, const struct
         const struct key k = part_of(t, i);
         name = name_after(c, &name, &k);
         enum tier_where where = tiers_find(c->tiers, &name);
-        if (where == TIER_NOWHERE && (!t->peer.is_set || i >= t->peer.end)) break;
+        const bool is_here = where == TIER_IN_RAM || where == TIER_ON_DISK;
+        if (!is_here && (!t->peer.is_set || i >= t->peer.end)) break;
         m.n_disk += where == TIER_ON_DISK;
-        m.n_peer += where == TIER_NOWHERE;
+        m.n_peer += !is_here;
     }
     if (m.n_peer == 0 && !tiers_pay(c->tiers, m.n_page, m.n_disk)) return (struct prefix_match){0};
     return m;
@@ -407,7 +408,10 @@ enum prefix_fetch prefix_fetch(struct prefix_cache *c, const struct prefix_text 
         const uint32_t page = c->first_page + pages[i];
         switch (tiers_restore(c->tiers, &whole, page, peer_of(&t->peer, &peer))) {
         case TIER_RESTORED: insert(c, pages[i], &k, &name); break;
-        case TIER_WAIT: read_ahead(c, name, t, i + 1, end); return PREFIX_FETCH_WAIT;
+        case TIER_WAIT:
+            read_ahead(c, name, t, i + 1, end);
+            return tiers_find(c->tiers, &name) == TIER_IN_RAM ? PREFIX_FETCH_HERE
+                                                              : PREFIX_FETCH_WAIT;
         case TIER_GONE: return PREFIX_FETCH_LOST;
         }
     }

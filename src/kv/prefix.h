@@ -108,6 +108,7 @@ struct prefix_match prefix_find_tiers(const struct prefix_cache *c, const struct
 enum prefix_fetch {
     PREFIX_FETCHED,    /* all pages are there */
     PREFIX_FETCH_WAIT, /* more will come: ask again in the next step */
+    PREFIX_FETCH_HERE, /* likewise, and the next one is in memory: steps copy so much and no more */
     PREFIX_FETCH_LOST, /* no more will come */
 };
 

@@ -17,6 +17,7 @@ struct lacking {
     bool is_set;
     bool lost;
     uint64_t pull;
+    uint32_t place; /* its server */
     uint64_t since_us;
     uint64_t again_us; /* nothing is asked for before */
     uint64_t until_us; /* the server may be busy, by what it has said */
@@ -31,8 +32,14 @@ struct tier_lacking {
 /* tier_lacking_of - what is known of a pull; NULL: nothing stands against it */
 const struct lacking *tier_lacking_of(const struct tier_lacking *all, uint64_t pull);
 
-/* tier_lacking_wait - the server does not have it yet, and needs busy_us for the prompts before */
-void tier_lacking_wait(struct tier_lacking *all, uint64_t pull, uint64_t now_us, uint64_t busy_us);
+/* tier_lacking_wait - the server of a place does not have it yet, and needs busy_us for the prompts
+ * before */
+void tier_lacking_wait(struct tier_lacking *all, uint64_t pull, uint32_t place, uint64_t now_us,
+                       uint64_t busy_us);
+
+/* tier_lacking_until_us - what it has said, to whoever asked: pulls that wait for one record do not
+ * all ask for it. 0: nothing to those that still wait */
+uint64_t tier_lacking_until_us(const struct tier_lacking *all, uint32_t place);
 
 /* tier_lacking_came - a record of the pull is here */
 void tier_lacking_came(struct tier_lacking *all, uint64_t pull);

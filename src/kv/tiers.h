@@ -101,7 +101,12 @@ bool tiers_keep_all(const struct tiers *t);
  * Returns  false when there is no such place. */
 bool tiers_touch(struct tiers *t);
 
-enum tier_where { TIER_NOWHERE, TIER_IN_RAM, TIER_ON_DISK };
+enum tier_where {
+    TIER_NOWHERE,
+    TIER_IN_RAM,
+    TIER_ON_DISK,
+    TIER_ASKED_FOR, /* at another server, perhaps: somebody asks for it now */
+};
 
 /* tiers_find - where the record of a key is */
 enum tier_where tiers_find(const struct tiers *t, const struct hash128 *key);
@@ -130,11 +135,11 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
  * Returns  false when it is nowhere, or no more can be begun now. */
 bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer);
 
-/* tiers_pull_until_us - until then the server of a pull may compute the prompts that it had when it
- * was last asked, if it needs twice as long as it said; 0: it said nothing.
+/* tiers_pull_until_us - until then the server of a place may compute the prompts that it had when
+ * it was last asked, if it needs twice as long as it said; 0: it said nothing.
  * tiers_pulls_again - records will be asked for again, in TIER_AGAIN_US at most.
  * tiers_give_up - no more of them are asked for, and one is lost */
-uint64_t tiers_pull_until_us(const struct tiers *t, uint64_t pull);
+uint64_t tiers_pull_until_us(const struct tiers *t, uint32_t place);
 bool tiers_pulls_again(const struct tiers *t);
 void tiers_give_up(struct tiers *t, uint64_t pull);
 

@@ -144,10 +144,9 @@ bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us, 
     return true;
 }
 
-uint64_t tiers_pull_until_us(const struct tiers *t, uint64_t pull)
+uint64_t tiers_pull_until_us(const struct tiers *t, uint32_t place)
 {
-    const struct lacking *l = tier_lacking_of(&t->lacking, pull);
-    return l ? l->until_us : 0;
+    return tier_lacking_until_us(&t->lacking, place);
 }
 
 bool tiers_pulls_again(const struct tiers *t)
@@ -417,7 +416,7 @@ static void end_pull(struct tiers *t, const struct tier_job *job)
     ASSERT(e->ram_state == RAM_READING && e->pulled && t->n_pulling > 0);
     t->n_pulling--;
     if (job->verdict == TIER_NOT_YET) {
-        tier_lacking_wait(&t->lacking, job->pull, t->now_us, job->sum);
+        tier_lacking_wait(&t->lacking, job->pull, job->place, t->now_us, job->sum);
     } else if (job->verdict != TIER_GOOD) {
         tiers_give_up(t, job->pull);
     }
@@ -670,8 +669,9 @@ enum tier_where tiers_find(const struct tiers *t, const struct hash128 *key)
 {
     uint32_t i = tier_table_search(&t->table, key);
     if (i == TIER_NONE) return TIER_NOWHERE;
-    uint8_t state = t->table.entries[i].ram_state;
-    return state == RAM_NONE || state == RAM_READING ? TIER_ON_DISK : TIER_IN_RAM;
+    const struct tier_entry *e = &t->table.entries[i];
+    if (e->pulled) return TIER_ASKED_FOR;
+    return e->ram_state == RAM_NONE || e->ram_state == RAM_READING ? TIER_ON_DISK : TIER_IN_RAM;
 }
 
 static bool has_name(const struct tier_name *a, const struct tier_name *b)

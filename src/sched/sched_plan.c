@@ -434,10 +434,11 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
     uint64_t took_us = now_us - f->start_us;
     uint64_t patience_us = f->from_peer ? PEER_PATIENCE_US : 0;
     if (!f->from_peer) patience_us = tiers_patience_us(tiers, f->end - f->first);
-    bool is_busy = f->from_peer && now_us < tiers_pull_until_us(tiers, r->arrival);
-    bool late = took_us > patience_us || (now_us - f->moved_us > TIERS_STALL_US && !is_busy);
-    if (r->fetch.failed || (got == PREFIX_FETCH_WAIT && !late)) return false;
-    if (f->from_peer && got == PREFIX_FETCH_WAIT) tiers_give_up(tiers, r->arrival);
+    bool is_busy = f->from_peer && now_us < tiers_pull_until_us(tiers, r->peer);
+    bool stalls = now_us - f->moved_us > TIERS_STALL_US && !is_busy && got != PREFIX_FETCH_HERE;
+    bool waits = got == PREFIX_FETCH_WAIT || got == PREFIX_FETCH_HERE;
+    if (r->fetch.failed || (waits && !stalls && took_us <= patience_us)) return false;
+    if (f->from_peer && waits) tiers_give_up(tiers, r->arrival);
     if (!f->from_peer) tiers_note_fetch(tiers, n_page, f->from_disk, took_us);
     r->fetch.failed = f->from_peer && r->needs_peer && got != PREFIX_FETCHED;
     if (f->all_from_peer && got == PREFIX_FETCHED) r->peer_lends = false; /* each was sent */

@@ -113,6 +113,11 @@ static enum tier_verdict do_job(struct sim_disk *s, struct tier_job *job)
         return tier_record_judge(&p->headers[job->place], &s->o.owner, p->page_bytes, job->name,
                                  job->page);
     }
+    if (job->kind == TIER_JOB_PULL) {
+        if (s->o.peer_has) memcpy(job->page, job->name->ids, p->page_bytes);
+        job->sum = s->o.peer_has ? hash_checksum(job->page, p->page_bytes) : s->o.peer_busy_us;
+        return s->o.peer_has ? TIER_GOOD : TIER_NOT_YET;
+    }
     uint64_t sum = hash_checksum(job->page, p->page_bytes);
     bool is_same = sum == job->sum;
     job->sum = sum;

@@ -30,6 +30,8 @@ struct sim_disk_options {
     uint32_t fail_per_1024;  /* jobs that fail */
     uint32_t flip_per_1024;  /* writes of which a bit is flipped */
     bool stuck;              /* no read or write is ever done */
+    bool peer_has;           /* other servers give every record: its ids are the page */
+    uint64_t peer_busy_us;   /* else they say that they are busy for so long */
     uint32_t n_released;     /* records that other servers were told of (tier_io_ops.release) */
     struct hash128 released; /* the last one */
 };

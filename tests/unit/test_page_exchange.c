@@ -225,15 +225,40 @@ static void a_record_that_is_not_there_yet_is_asked_for_again(void **state)
     }
     assert_in_range(n_asked, 80,
                     92); /* every 2 ms, then after an eighth of the time, every 32 ms */
-    assert_in_range(tiers_pull_until_us(w->tiers, peer.pull), w->now_us + 14000000 - TIER_AGAIN_US,
+    assert_in_range(tiers_pull_until_us(w->tiers, w->place), w->now_us + 14000000 - TIER_AGAIN_US,
                     w->now_us + 14000000);
-    assert_int_equal(tiers_pull_until_us(w->tiers, 13), 0);
+    assert_int_equal(tiers_pull_until_us(w->tiers, w->place + 1), 0);
     assert_int_equal(tiers_get_stats(w->tiers)->n_pull_lost, 0);
     page_shelf_put(w->shelf, 3, &w->names[3], w->pages[3], hash_checksum(w->pages[3], PAGE));
     w->now_us += TIER_AGAIN_US;
     assert_int_equal(restore(w, 3, &peer), TIER_RESTORED);
     assert_false(tiers_pulls_again(w->tiers));
     assert_true(tiers_read_ahead(w->tiers, &next, &peer));
+}
+
+/* Two wait for one record, in steps so long that the first one always asks again before the second:
+ * what the server says of itself holds for both. */
+static void who_never_asks_knows_what_others_were_told(void **state)
+{
+    struct world *w = *state;
+    const struct tier_peer first = {.place = w->place, .pull = 12},
+                           second = {.place = w->place, .pull = 13};
+    const struct tier_name name = name_of(9);
+    page_service_note_busy(w->service, 7000000);
+    for (int k = 0; k < 50; k++) {
+        w->now_us += 2 * TIER_AGAIN_US;
+        tiers_begin_step(w->tiers, w->now_us, 0);
+        assert_int_equal(tiers_restore(w->tiers, &name, 0, &first), TIER_WAIT);
+        assert_int_equal(tiers_restore(w->tiers, &name, 0, &second), TIER_WAIT);
+        for (int i = 0; tiers_find(w->tiers, &name.key) != TIER_NOWHERE && i < 100000; i++) {
+            clock_sleep_us(20);
+            tiers_begin_step(w->tiers, w->now_us, 0);
+        }
+        assert_in_range(tiers_pull_until_us(w->tiers, second.place), w->now_us + 14000000,
+                        w->now_us + 14000000);
+    }
+    tiers_give_up(w->tiers, first.pull); /* what a lost one was told counts no more */
+    assert_int_equal(tiers_pull_until_us(w->tiers, second.place), 0);
 }
 
 static void a_server_that_takes_longer_than_it_said_says_so(void **state)
@@ -426,6 +451,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(tiers_have_records_from_a_peer, open_tiers, close_world),
         cmocka_unit_test_setup_teardown(a_record_that_is_not_there_yet_is_asked_for_again,
                                         open_tiers, close_world),
+        cmocka_unit_test_setup_teardown(who_never_asks_knows_what_others_were_told, open_tiers,
+                                        close_world),
         cmocka_unit_test_setup_teardown(a_record_is_lent_until_it_is_sent_or_its_time_is_over,
                                         open_world, close_world),
         cmocka_unit_test_setup_teardown(a_reader_that_leaves_ends_the_leases_of_its_records,

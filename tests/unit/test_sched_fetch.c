@@ -62,7 +62,7 @@ static fathom_err page_in(void *arg, uint32_t page, const void *from)
     return FATHOM_OK;
 }
 
-static int open_fixture(void **state)
+static int open_with(void **state, uint32_t n_copied)
 {
     struct fixture *f = &fixture;
     memset(f, 0, sizeof *f);
@@ -74,7 +74,7 @@ static int open_fixture(void **state)
     struct tiers_config c = {.page_bytes = PAGE,
                              .n_ram = N_RAM,
                              .ram = f->ram,
-                             .step_bytes = 100 * PAGE,
+                             .step_bytes = n_copied * PAGE, /* in a step */
                              .secret = {3, 4},
                              .device = {page_out, page_in, f},
                              .io = f->io = sim_disk_create(f->platter, &disk),
@@ -87,6 +87,16 @@ static int open_fixture(void **state)
     assert_int_equal(plan_init(&f->plan, 8), FATHOM_OK);
     *state = f;
     return 0;
+}
+
+static int open_fixture(void **state)
+{
+    return open_with(state, 100);
+}
+
+static int open_one_page_a_step(void **state)
+{
+    return open_with(state, 1);
 }
 
 static int close_fixture(void **state)
@@ -336,13 +346,79 @@ static void a_preempted_request_finds_its_pages(void **state)
     finish(f);
 }
 
-/* A request whose pages another server keeps for it: the same text, salt and keys there as here. */
+/* A request whose first n_page pages, and no more, another server keeps for it: the same text, salt
+ * and keys there as here. */
+static struct request *add_lent_some(struct fixture *f, int32_t text, uint32_t n_page)
+{
+    struct request *r = add(f, text, n_page * KV_PAGE_TOKENS + 10);
+    r->has_peer = r->peer_lends = true;
+    r->peer_end = n_page;
+    return r;
+}
+
 static struct request *add_lent(struct fixture *f, int32_t text)
 {
-    struct request *r = add(f, text, TEXT);
-    r->has_peer = r->peer_lends = true;
-    r->peer_end = 4;
-    return r;
+    return add_lent_some(f, text, 4);
+}
+
+/* Choices of one prompt, say. The first one asks for all records before the second one looks, and
+ * asks again in each of these long steps; neither computes what is on its way. */
+static void who_waits_for_what_another_asks_for_waits_as_long(void **state)
+{
+    struct fixture *f = *state;
+    struct sim_disk_options *peer = sim_disk_options_of(f->io);
+    peer->peer_busy_us = 3000000;
+    struct request *first = add_lent_some(f, 1, 2);
+    struct request *second = add_lent_some(f, 1, 2);
+    for (int i = 0; i < 10; i++) {
+        step_after(f, 1000000);
+        assert_int_equal(first->state, REQUEST_FETCHING);
+        assert_int_equal(second->state, REQUEST_FETCHING);
+    }
+    peer->peer_has = true;
+    for (int i = 0; i < 4 && second->state == REQUEST_FETCHING; i++) step(f);
+    assert_int_equal(first->n_cached, 2 * KV_PAGE_TOKENS);
+    assert_int_equal(second->n_cached, 2 * KV_PAGE_TOKENS);
+    finish(f);
+    assert_int_equal(tiers_get_stats(f->tiers)->n_pulled, 2);
+    assert_int_equal(tiers_get_stats(f->tiers)->n_pull_lost, 0);
+    assert_int_equal(peer->n_released, 0); /* each was sent */
+}
+
+/* Steps copy one page each, and those of the first request come before: the second one's are here
+ * by the time that its server would not be waited for any more. */
+static void a_page_that_is_here_is_not_given_up(void **state)
+{
+    struct fixture *f = *state;
+    struct sim_disk_options *peer = sim_disk_options_of(f->io);
+    peer->peer_busy_us = 3000000;
+    (void)add_lent_some(f, 1, 2);
+    struct request *second = add_lent_some(f, 2, 2);
+    step_after(f, 1000000);
+    peer->peer_has = true;
+    step(f);
+    assert_int_equal(second->state, REQUEST_FETCHING);
+    step_after(f, 2 * TIERS_STALL_US);
+    step(f);
+    step(f);
+    finish(f);
+    assert_int_equal(second->n_cached, 2 * KV_PAGE_TOKENS);
+    assert_int_equal(tiers_get_stats(f->tiers)->n_pull_lost, 0);
+}
+
+/* Once the server says nothing more of being busy, nobody waits for longer. */
+static void who_waits_in_vain_for_a_server_computes(void **state)
+{
+    struct fixture *f = *state;
+    struct request *first = add_lent_some(f, 1, 2);
+    struct request *second = add_lent_some(f, 1, 2);
+    step(f);
+    step_after(f, TIERS_STALL_US);
+    assert_int_equal(second->state, REQUEST_FETCHING);
+    for (int i = 0; i < 4 && second->state == REQUEST_FETCHING; i++) step(f);
+    assert_int_equal(first->n_cached, 0);
+    finish(f);
+    assert_int_equal(tiers_get_stats(f->tiers)->n_pulled, 0);
 }
 
 static struct hash128 last_key(const struct request *r)
@@ -397,7 +473,8 @@ static void who_has_its_pages_here_says_so_to_their_server(void **state)
 
 int main(void)
 {
-#define CASE(c) cmocka_unit_test_setup_teardown(c, open_fixture, close_fixture)
+#define CASE_OF(c, open) cmocka_unit_test_setup_teardown(c, open, close_fixture)
+#define CASE(c) CASE_OF(c, open_fixture)
     const struct CMUnitTest tests[] = {
         CASE(pages_in_memory_come_back_within_the_plan),
         CASE(pages_of_another_salt_do_not),
@@ -408,6 +485,9 @@ int main(void)
         CASE(who_waits_for_pages_gives_way),
         CASE(two_requests_share_what_one_has_read),
         CASE(a_preempted_request_finds_its_pages),
+        CASE(who_waits_for_what_another_asks_for_waits_as_long),
+        CASE_OF(a_page_that_is_here_is_not_given_up, open_one_page_a_step),
+        CASE(who_waits_in_vain_for_a_server_computes),
         CASE(who_leaves_before_its_pages_come_says_so_to_their_server),
         CASE(who_has_its_pages_here_says_so_to_their_server),
     };
