@@ -180,6 +180,7 @@ typedef enum fathom_finish {
     FATHOM_FINISH_CONSTRAINT, /* its constraint left nothing to draw */
     FATHOM_FINISH_ERROR,      /* the engine failed */
     FATHOM_FINISH_LOST,       /* another server did not give the pages that it needs */
+    FATHOM_FINISH_UNWANTED,   /* the other server's request of its hand_over has left */
 } fathom_finish;
 
 typedef struct fathom_logprob {

@@ -105,6 +105,9 @@ typedef struct fathom_pages_of {
     uint16_t port;
     bool needed; /* what that server does not give is not computed here: FATHOM_FINISH_LOST */
     bool lent;   /* another server will ask for the pages of the prompt soon */
+    uint64_t hand_over; /* what its request, and this one, are called where both servers have the
+                           prompt at once; 0: nothing. When one leaves its pages and the other is
+                           lent and draws one token, that is FATHOM_FINISH_UNWANTED */
 } fathom_pages_of;
 
 /* What an engine is expected to be asked. */

@@ -11,7 +11,8 @@
  *   WANT   the name of a record              PAGE: header and page; or MISS
  *   FIND   keys of a prompt's pages          FOUND: how many of the first it has
  *   RELEASE  keys of pages that nobody       nothing
- *          will ask for any more
+ *          will ask for any more, and of the
+ *          request that computes them
  *
  * Where both have UCX, what comes behind READY goes by it. An answer carries the stream number of
  * what it answers. `flags` is 0 in this version.

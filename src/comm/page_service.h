@@ -15,7 +15,7 @@ enum {
     SERVICE_LINKS_MAX = 64,
     SERVICE_GREETING_US = 2000000,  /* for who has connected to say who it is */
     SERVICE_SEND_US = 5000000,      /* for a record to be taken; then the connection is ended */
-    SERVICE_RELEASED_US = 10000000, /* a page that nobody wants may still be computed so long */
+    SERVICE_RELEASED_US = 10000000, /* what is not there yet, and nobody wants, is known so long */
 };
 
 struct page_service_config {

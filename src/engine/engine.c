@@ -142,7 +142,7 @@ void engine_publish(fathom_engine *e, struct sequence *const *sequences, size_t 
         ASSERT((r->finish != REQUEST_FINISH_NONE) == (r->state == REQUEST_FINISHED));
         if (r->finish == REQUEST_FINISH_STOP || r->finish == REQUEST_FINISH_LENGTH) {
             e->stats.n_finished++;
-        } else if (r->finish == REQUEST_FINISH_CANCEL) {
+        } else if (r->finish == REQUEST_FINISH_CANCEL || r->finish == REQUEST_FINISH_UNWANTED) {
             e->stats.n_cancelled++;
         } else if (r->finish == REQUEST_FINISH_EXPIRED) {
             e->stats.n_expired++;
@@ -170,7 +170,8 @@ static void end_sequence(fathom_engine *e, struct sequence *q, enum request_fini
     engine_publish(e, &q, 1);
 }
 
-static void take_mail(fathom_engine *e)
+/* Whether there is a new request. */
+static bool take_mail(fathom_engine *e)
 {
     struct sequence *q;
     bool any = false;
@@ -181,6 +182,34 @@ static void take_mail(fathom_engine *e)
     }
     while ((q = mailbox_take_cancel(e->mailbox))) end_sequence(e, q, REQUEST_FINISH_CANCEL);
     if (any) engine_publish(e, NULL, 0); /* who comes next is judged by what has been taken */
+    return any;
+}
+
+static void end_unwanted_from(fathom_engine *e, struct request *first)
+{
+    const struct page_exchange *x = offload_exchange(e->offload);
+    struct request *next;
+    for (struct request *r = first; r; r = next) {
+        next = r->next;
+        ASSERT(r->state != REQUEST_NEW && r->state != REQUEST_FINISHED);
+        if (page_exchange_is_unwanted(x, r))
+            end_sequence(e, sequence_of(r), REQUEST_FINISH_UNWANTED);
+    }
+}
+
+/* Ends requests that compute pages for another server's request which has left, before they came or
+ * since. */
+static void end_unwanted(fathom_engine *e, bool any_new)
+{
+    const uint64_t n_left = page_exchange_n_left(offload_exchange(e->offload));
+    if (n_left == 0 || (n_left == e->n_left && !any_new)) return;
+    e->n_left = n_left;
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        const struct sched *s = e->lanes[i].sched;
+        end_unwanted_from(e, sched_first_running(s));
+        end_unwanted_from(e, sched_first_fetching(s));
+        end_unwanted_from(e, sched_first_waiting(s));
+    }
 }
 
 /* Ends requests of a lane whose promised time to the first token has passed while they waited. */
@@ -509,7 +538,7 @@ static void look_at_hosts(fathom_engine *e)
     if (!e->is_away) {
         e->is_away = true;
         mailbox_suspend(e->mailbox, ops->fault(e->runner));
-        take_mail(e); /* what came before is the last */
+        (void)take_mail(e); /* what came before is the last */
     }
     end_all(e, REQUEST_FINISH_ERROR);
     ASSERT(!is_live(e));
@@ -662,7 +691,8 @@ void *engine_main(void *arg)
     host_runner_on_change(e->runner, engine_kick, e);
     look_at_hosts(e);
     while (mailbox_wait(e->mailbox, wait_us)) {
-        take_mail(e);
+        const bool any_new = take_mail(e);
+        end_unwanted(e, any_new);
         look_at_hosts(e);
         if (e->failed) end_all(e, REQUEST_FINISH_ERROR);
         for (uint32_t i = 0; i < e->n_lane && e->admission.ttft_us > 0; i++)

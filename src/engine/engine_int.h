@@ -53,6 +53,7 @@ struct fathom_engine {
     bool was_launched;                         /* the oldest step, before the round began */
     uint64_t start_us;      /* of the oldest step: when the one before was over, if later */
     struct sequence **told; /* [n_lane * max_num_seqs] sequences with events of the step */
+    uint64_t n_left;        /* page_exchange_n_left when requests were last looked at */
     fathom_stats stats;
     struct admission_rates rates;
     struct admission_step measured; /* the step under way */

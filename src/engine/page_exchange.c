@@ -194,6 +194,33 @@ static uint32_t count_pages(const struct request *r)
     return (r->n_prompt - 1) / KV_PAGE_TOKENS;
 }
 
+/* The key of the n-th page, and of all before it.
+ *
+ *   keys  [n]; NULL: of no interest */
+static struct hash128 chain_keys(const struct page_exchange *x, const struct request *r, uint32_t n,
+                                 struct hash128 *keys)
+{
+    struct hash128 key = tier_key_first(&x->secret, r->cache_salt);
+    ASSERT(n <= count_pages(r));
+    for (uint32_t i = 0; i < n; i++) {
+        const int32_t *ids = r->ids + (size_t)i * KV_PAGE_TOKENS;
+        key = tier_key_next(&x->secret, &key, ids, KV_PAGE_TOKENS + x->with_next, 0);
+        if (keys) keys[i] = key;
+    }
+    return key;
+}
+
+/* Two servers have the same key for what they were told to call it and the same prompt: nobody ends
+ * another's request by its name alone. */
+static void name_hand_over(const struct page_exchange *x, uint64_t name, struct request *r)
+{
+    const struct hash128 key = chain_keys(x, r, count_pages(r), NULL);
+    const uint64_t parts[] = {key.lo, key.hi, name};
+    ASSERT(name != 0 && r->state == REQUEST_NEW); /* one may lend and take at once */
+    r->has_hand_over = true;
+    r->hand_over = hash_keyed(&x->secret, parts, sizeof parts);
+}
+
 /* Asks the servers of the pool how much of the prompt they have; the one with most is it. */
 static fathom_err ask_all(struct page_exchange *x, struct request *r)
 {
@@ -201,11 +228,7 @@ static fathom_err ask_all(struct page_exchange *x, struct request *r)
     if (n > FRAME_KEYS_MAX) n = FRAME_KEYS_MAX;
     struct hash128 *keys = mem_alloc_array(n, sizeof *keys);
     if (!keys) return FATHOM_ENOMEM;
-    struct hash128 key = tier_key_first(&x->secret, r->cache_salt);
-    for (uint32_t i = 0; i < n; i++) {
-        const int32_t *ids = r->ids + (size_t)i * KV_PAGE_TOKENS;
-        keys[i] = key = tier_key_next(&x->secret, &key, ids, KV_PAGE_TOKENS + x->with_next, 0);
-    }
+    (void)chain_keys(x, r, n, keys);
     for (uint32_t place = 0; place < x->n_peer; place++) {
         uint32_t n_found = page_peers_find(x->peers, place, keys, n);
         if (n_found < EXCHANGE_MIN_PAGES || n_found <= r->peer_end) continue;
@@ -235,6 +258,23 @@ static fathom_err lend(struct page_exchange *x, struct request *r, fathom_diag *
          n_lent, x->n_lent_max);
 }
 
+/* Nothing else is wanted of it: its answer is not, but for its pages. */
+static bool draws_one_token(const struct request *r)
+{
+    return r->max_token == r->n_prompt + 1 && r->n_to_score == 0;
+}
+
+bool page_exchange_is_unwanted(const struct page_exchange *x, const struct request *r)
+{
+    return x && r->lend_us && r->has_hand_over &&
+           page_shelf_is_released(x->shelf, &r->hand_over, clock_now_us());
+}
+
+uint64_t page_exchange_n_left(const struct page_exchange *x)
+{
+    return x ? page_shelf_n_noted(x->shelf) : 0;
+}
+
 fathom_err page_exchange_choose(struct page_exchange *x, const fathom_request *r,
                                 struct request *out, fathom_diag *d)
 {
@@ -250,7 +290,10 @@ fathom_err page_exchange_choose(struct page_exchange *x, const fathom_request *r
     }
     if (!x) return FATHOM_OK;
     if (r->pages.lent) TRY(lend(x, out, d));
+    if (r->pages.lent && r->pages.hand_over && draws_one_token(out))
+        name_hand_over(x, r->pages.hand_over, out);
     if (r->pages.host) {
+        if (r->pages.hand_over) name_hand_over(x, r->pages.hand_over, out);
         TRY(page_peers_place(x->peers, r->pages.host, r->pages.port, &out->peer, d));
         out->has_peer = out->peer_lends = true;
         out->peer_end = count_pages(out);

@@ -57,7 +57,8 @@ void page_exchange_tell(const struct page_exchange *x, fathom_info *out);
 void page_exchange_note_busy(struct page_exchange *x, uint64_t us);
 
 /* page_exchange_choose - who may have the pages of a request that is about to be submitted, and
- * whether it lends its own: fills has_peer to lend_us. From any thread.
+ * whether it lends its own: fills has_peer to hand_over. From any
+ * thread.
  *
  * Without a server in r, those of transfer.peers are asked how much of the prompt they have.
  * Errors  EINVAL: r names a server or lends pages, and the engine may not; EBUSY: it lends, and
@@ -65,6 +66,11 @@ void page_exchange_note_busy(struct page_exchange *x, uint64_t us);
  *         memory: one more prompt would cost others theirs; ENOMEM. */
 fathom_err page_exchange_choose(struct page_exchange *x, const fathom_request *r,
                                 struct request *out, fathom_diag *d);
+
+/* page_exchange_is_unwanted - whether a request lends pages, and who would have taken them has left
+ * page_exchange_n_left - rises when that may have changed for a request that there is */
+bool page_exchange_is_unwanted(const struct page_exchange *x, const struct request *r);
+uint64_t page_exchange_n_left(const struct page_exchange *x);
 
 /* page_exchange_n_refused - requests that page_exchange_choose was EBUSY for */
 uint64_t page_exchange_n_refused(const struct page_exchange *x);

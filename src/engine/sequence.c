@@ -336,6 +336,7 @@ static fathom_finish finish_of(enum request_finish finish)
     case REQUEST_FINISH_CONSTRAINT: return FATHOM_FINISH_CONSTRAINT;
     case REQUEST_FINISH_ERROR: return FATHOM_FINISH_ERROR;
     case REQUEST_FINISH_LOST: return FATHOM_FINISH_LOST;
+    case REQUEST_FINISH_UNWANTED: return FATHOM_FINISH_UNWANTED;
     }
     return FATHOM_FINISH_ERROR;
 }

@@ -38,7 +38,7 @@ struct page_shelf {
     uint32_t mask;
     struct item *items; /* [n_place + 1] */
     uint32_t *buckets;  /* [mask + 1] */
-    uint64_t n_sent, n_released;
+    uint64_t n_sent, n_released, n_noted;
     uint32_t n_lent;
     struct released released[SHELF_RELEASED_MAX]; /* by key */
 };
@@ -115,12 +115,17 @@ static struct released *released_of(struct page_shelf *s, const struct hash128 *
     return &s->released[key->lo % SHELF_RELEASED_MAX];
 }
 
+static bool is_released(struct page_shelf *s, const struct hash128 *key, uint64_t now_us)
+{
+    const struct released *r = released_of(s, key);
+    return r->until_us > now_us && hash128_equal(&r->key, key);
+}
+
 /* Whether its reader has left before it came. That is known once. */
 static bool is_unwanted(struct page_shelf *s, const struct hash128 *key, uint64_t now_us)
 {
-    struct released *r = released_of(s, key);
-    if (r->until_us <= now_us || !hash128_equal(&r->key, key)) return false;
-    *r = (struct released){0};
+    if (!is_released(s, key, now_us)) return false;
+    *released_of(s, key) = (struct released){0};
     s->n_released++;
     return true;
 }
@@ -131,6 +136,7 @@ void page_shelf_release(struct page_shelf *s, const struct hash128 *key, uint64_
     uint32_t i = search(s, key);
     if (i == NONE) {
         *released_of(s, key) = (struct released){*key, until_us};
+        s->n_noted++;
     } else {
         s->n_released += s->items[i].lent_until_us > 0;
         s->items[i].done = true;
@@ -245,6 +251,22 @@ uint64_t page_shelf_n_sent(struct page_shelf *s)
 {
     pthread_mutex_lock(&s->lock);
     uint64_t n = s->n_sent;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+bool page_shelf_is_released(struct page_shelf *s, const struct hash128 *key, uint64_t now_us)
+{
+    pthread_mutex_lock(&s->lock);
+    bool is = is_released(s, key, now_us);
+    pthread_mutex_unlock(&s->lock);
+    return is;
+}
+
+uint64_t page_shelf_n_noted(struct page_shelf *s)
+{
+    pthread_mutex_lock(&s->lock);
+    uint64_t n = s->n_noted;
     pthread_mutex_unlock(&s->lock);
     return n;
 }

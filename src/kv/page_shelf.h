@@ -63,6 +63,12 @@ enum { SHELF_RELEASED_MAX = 4096 };
 void page_shelf_release(struct page_shelf *s, const struct hash128 *key, uint64_t until_us);
 uint64_t page_shelf_n_released(struct page_shelf *s);
 
+/* page_shelf_is_released - whether something of that key was released, is not there and will still
+ * be known then
+ * page_shelf_n_noted - released so, since creation */
+bool page_shelf_is_released(struct page_shelf *s, const struct hash128 *key, uint64_t now_us);
+uint64_t page_shelf_n_noted(struct page_shelf *s);
+
 /* page_shelf_count - how many of the first of n keys are there, up to the first that is not */
 uint32_t page_shelf_count(struct page_shelf *s, const struct hash128 *keys, uint32_t n);
 

@@ -143,7 +143,8 @@ uint64_t tiers_pull_until_us(const struct tiers *t, uint32_t place);
 bool tiers_pulls_again(const struct tiers *t);
 void tiers_give_up(struct tiers *t, uint64_t pull);
 
-/* tiers_release - the server of a place need not keep the record for this one any more */
+/* tiers_release - the server of a place need not keep the record for this one any more, or, by the
+ * key of its request there (request.hand_over), compute it */
 void tiers_release(struct tiers *t, uint32_t place, const struct hash128 *key);
 
 /* tiers_lease - memory of the record is given up after that of all without a lease, until it has

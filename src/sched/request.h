@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/buf.h"
+#include "base/hash.h"
 #include "fathom/err.h"
 #include "kv/layout.h"
 
@@ -36,7 +37,8 @@ enum request_finish {
     REQUEST_FINISH_EXPIRED,    /* it waited until it could not be served in time */
     REQUEST_FINISH_CONSTRAINT, /* nothing could be drawn */
     REQUEST_FINISH_ERROR,
-    REQUEST_FINISH_LOST, /* its peer did not give all pages, and it may not compute them */
+    REQUEST_FINISH_LOST,     /* its peer did not give all pages, and it may not compute them */
+    REQUEST_FINISH_UNWANTED, /* who would have taken its pages has left */
 };
 
 /* Pages that come from the tiers. */
@@ -74,6 +76,8 @@ struct request {
     bool peer_lends;     /* and keeps them for it until it is told otherwise, which clears this */
     bool needs_peer;     /* what it does not give is not computed here */
     uint64_t lend_us;    /* other servers will ask for its pages, for so long; 0: they will not */
+    bool has_hand_over; /* another server has the prompt too; who takes the pages tells who lends */
+    struct hash128 hand_over; /* them that it has left, by this key */
 
     /* What changes as the request runs. Zero before sched_add. */
     enum request_state state;

@@ -206,8 +206,9 @@ bool sched_is_short_of_pages(const struct sched *s);
 /* sched_first_waiting - the WAITING request that is next; its `next` follows it */
 struct request *sched_first_waiting(const struct sched *s);
 
-/* sched_first_fetching - likewise of the FETCHING requests */
+/* sched_first_fetching, sched_first_running - likewise of the FETCHING and RUNNING requests */
 struct request *sched_first_fetching(const struct sched *s);
+struct request *sched_first_running(const struct sched *s);
 
 /* sched_any - a live request, RUNNING before FETCHING before WAITING; NULL when there is none */
 struct request *sched_any(const struct sched *s);

@@ -214,7 +214,11 @@ static void give_pages(struct sched *s, struct request *r)
 static void leave_peer(const struct sched *s, struct request *r)
 {
     const struct prefix_text text = text_of(s, r);
-    if (r->peer_lends && s->prefix) prefix_leave_peer(s->prefix, &text);
+    if (r->peer_lends && s->prefix) {
+        prefix_leave_peer(s->prefix, &text);
+        if (r->has_hand_over && prefix_tiers(s->prefix))
+            tiers_release(prefix_tiers(s->prefix), r->peer, &r->hand_over);
+    }
     r->peer_lends = false;
 }
 
@@ -779,6 +783,11 @@ const struct sched_totals *sched_totals(const struct sched *s)
 bool sched_is_short_of_pages(const struct sched *s)
 {
     return s->short_of_pages;
+}
+
+struct request *sched_first_running(const struct sched *s)
+{
+    return s->running.head;
 }
 
 struct request *sched_first_fetching(const struct sched *s)

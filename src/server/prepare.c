@@ -555,6 +555,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .pages.needed = job->jobs->served->o.fail_lost_pages,
                         .pages.host = takes ? transfer->host : NULL,
                         .pages.port = transfer->port,
+                        .pages.hand_over = transfer->name,
                         .has_lane = lane >= 0,
                         .lane = lane >= 0 ? (uint32_t)lane : 0,
                         .tenant = job->tenant,
@@ -564,6 +565,10 @@ static fathom_err submit_choice(struct job *job, size_t i)
     r.sampling.seed += i % job->request.n;
     if (job->request.n_told < job->request.n) r.sampling.logprobs = true;
     if (job->request.max_tokens == 0) r.sampling.max_tokens = 1;
+    if (transfer->is_shared && transfer->lends) { /* the answer is the other server's */
+        r.sampling.max_tokens = 1;
+        r.sampling.min_tokens = 0;
+    }
     /* echo tells the prompt with every choice, vLLM's form once */
     if (!job->request.echo && i % job->request.n > 0) r.sampling.prompt_logprobs = false;
     fathom_diag d;

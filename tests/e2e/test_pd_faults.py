@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """test_pd_faults - what goes wrong between a server that prefills and one that decodes
 
-    test_pd_faults.py [--ucx] faults|release|kill|cancels [N] PROGRAM
+    test_pd_faults.py [--ucx] faults|release|unwanted|kill|cancels [N] PROGRAM
 
 faults: killed and stopped servers, damage on the way, hostile clients, requests that leave.
 release: requests that leave before their pages have come tell the server that has them.
+unwanted: prompts whose readers have left are not computed, or not to their ends.
 kill: N requests while the server that prefills is killed and started anew.
 cancels: N requests that leave while pages are on their way; both servers are as before.
 --ucx: pages go by UCX; skips where it is not.
@@ -22,7 +23,7 @@ import threading
 import time
 
 from pd_servers import (TRANSPORT, body_of, handed_over, lend, lend_half, moved, pages_port, post,
-                        prefill, said, server, take_part, tight_server, total)
+                        prefill, said, server, take_part, text_of, tight_server, total)
 from served import HANG_S, wait_until
 
 
@@ -294,6 +295,119 @@ def check_release():
         assert s.stop() == 0
 
 
+def ask_both(p, d, name, path, body, length):
+    """As a proxy that asks both at once, Mooncake's or SGLang's: the two connections."""
+    connections = []
+    for s, fields in ((p, {length: 1}), (d, {length: 400})):
+        if isinstance(name, int):
+            transfer = {"bootstrap_host": "127.0.0.1", "bootstrap_port": pages_port(p),
+                        "bootstrap_room": name}
+            fields = {length: 400}  # the same for both
+        else:
+            transfer = {"kv_transfer_params": {
+                "do_remote_decode": s is p, "do_remote_prefill": s is d, "transfer_id": name,
+                **({"remote_bootstrap_addr": f"127.0.0.1:{pages_port(p)}"} if s is d else {})}}
+        connections.append(s.connect())
+        connections[-1].request("POST", path, json.dumps({**body, **fields, **transfer}),
+                                {"Content-Type": "application/json"})
+    return connections
+
+
+def tokens_of(connection):
+    """Of the answer to a request of any API."""
+    answer = connection.getresponse()
+    text = answer.read()
+    assert answer.status == 200, text
+    usage = json.loads(text)["usage"]
+    return usage.get("completion_tokens", usage.get("output_tokens"))
+
+
+def n_computed(s):
+    return total(s, "vllm:prompt_tokens_total")
+
+
+def n_live(s):
+    health = s.health()
+    return health["running"] + health["waiting"]
+
+
+def check_unwanted_waiting(one, p, d):
+    """Those behind many others, in each API: they end while these go on."""
+    others = [ask_and_stay(p, body_of(2000 + i, 20, max_tokens=1900)) for i in range(40)]
+    wait_until(lambda: p.health()["running"] == 1 and n_live(p) == 40)
+    text = text_of(810, 200)
+    chat = {"messages": [{"role": "user", "content": text}]}
+    plain = ask_and_stay(p, {"prompt": text, "max_tokens": 1})  # the same prompt, of nobody else
+    wait_until(lambda: n_live(p) == 41)
+    before = p.metrics()
+    for name, path, body, length in (
+            ("a", "/v1/completions", {"prompt": text}, "max_tokens"),
+            (7, "/v1/completions", {"prompt": text}, "max_tokens"),
+            ("b", "/v1/completions", {"prompt": text, "n": 2}, "max_tokens"),
+            ("c", "/v1/chat/completions", chat, "max_tokens"),
+            ("d", "/v1/messages", chat, "max_tokens"),
+            ("e", "/v1/responses", {"input": text}, "max_output_tokens")):
+        n = n_live(p)
+        first, second = ask_both(p, d, name, path, body, length)
+        again = ask_both(p, d, name + 1 if name == 7 else name + "x", path, body, length)
+        n_choice = body.get("n", 1)
+        wait_until(lambda n=n, k=n_choice: n_live(p) == n + 2 * k and n_live(d) == 2 * k)
+        second.close()
+        assert tokens_of(first) == 0, name
+        wait_until(lambda n=n, k=n_choice: n_live(p) == n + k and n_live(d) == k)
+        for connection in again:  # it was another one's
+            connection.close()
+        wait_until(lambda n=n: n_live(p) == n and n_live(d) == 0)
+    # two with one prompt: who stays has all of its pages
+    body = body_of(811, 200)
+    first, second = ask_both(p, d, "f", "/v1/completions", body, "max_tokens")
+    left, stays = ask_both(p, d, "g", "/v1/completions", body, "max_tokens")
+    wait_until(lambda: n_live(d) == 2 and n_live(p) == 43)
+    second.close()
+    assert tokens_of(first) == 0
+    after = p.metrics()
+    for s in (before, after):
+        s["n"] = sum(n for key, n in s.items() if key.startswith("vllm:prompt_tokens_total{"))
+    assert after["n"] - before["n"] <= 40 * 40, (before["n"], after["n"])  # of the others alone
+    for connection in others:
+        connection.close()
+    assert tokens_of(plain) == 1 and tokens_of(left) == 1
+    answer = json.loads(stays.getresponse().read())
+    assert said(answer) == said(one.post("/v1/completions", {**body, "max_tokens": 400}))
+    assert moved(d)[0] >= 3 and moved(d)[1] == 0, moved(d)
+
+
+def check_unwanted_running(p, d):
+    """One that is being computed, by several steps; true: the test came in time."""
+    for seed in range(820, 830):
+        before = n_computed(p)
+        body = body_of(seed, 750)
+        first, second = ask_both(p, d, f"name {seed}", "/v1/completions", body, "max_tokens")
+        wait_until(lambda b=before: n_computed(p) > b)
+        p.process.send_signal(signal.SIGSTOP)  # so that it does not go on meanwhile
+        wait_until(lambda: n_live(d) == 1)
+        second.close()
+        wait_until(lambda: n_live(d) == 0)
+        p.process.send_signal(signal.SIGCONT)
+        answer = first.getresponse()
+        usage = json.loads(answer.read())["usage"]
+        assert answer.status == 200
+        if usage["completion_tokens"] == 0:
+            p.wait_idle()
+            assert n_computed(p) - before < usage["prompt_tokens"], usage
+            return True
+    return False
+
+
+def check_unwanted():
+    one = server()
+    p, d = server("kv_producer", "--max-num-seqs", "1"), server("kv_consumer")
+    check_unwanted_waiting(one, p, d)
+    assert check_unwanted_running(p, d)
+    for s in (one, p, d):
+        assert s.stop() == 0
+
+
 def check_kill(n):
     """The server that prefills is killed and started anew while n requests come."""
     one, d = server(), server("kv_consumer")
@@ -428,5 +542,6 @@ def check_many_cancels(n):
 
 
 if __name__ == "__main__":
-    take_part({"faults": check_faults, "release": check_release, "kill": check_kill,
+    take_part({"faults": check_faults, "release": check_release,
+               "unwanted": check_unwanted, "kill": check_kill,
                "cancels": check_many_cancels})

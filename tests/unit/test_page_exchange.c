@@ -368,6 +368,11 @@ static void a_record_may_be_released_before_it_is_there(void **state)
     page_shelf_put(w->shelf, 3, name, w->pages[3], hash_checksum(w->pages[3], PAGE));
     page_shelf_lend(w->shelf, 3, 500, 1);
     assert_int_equal(page_shelf_n_lent(w->shelf, 101), 1);
+    /* who asks changes nothing */
+    for (int k = 0; k < 2; k++) assert_true(page_shelf_is_released(w->shelf, &other, 99));
+    assert_false(page_shelf_is_released(w->shelf, &other, 100));
+    assert_false(page_shelf_is_released(w->shelf, &name->key, 99));
+    assert_int_equal(page_shelf_n_noted(w->shelf), 4);
 }
 
 /* Servers that are started anew have other addresses each time. */

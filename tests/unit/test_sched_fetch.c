@@ -435,6 +435,13 @@ static void who_leaves_before_its_pages_come_says_so_to_their_server(void **stat
     struct fixture *f = *state;
     const struct sim_disk_options *told = sim_disk_options_of(f->io);
     struct request *waits = add_lent(f, 1);
+    struct request *named = add_lent_some(f, 4, 1); /* its own name comes behind its pages' */
+    named->has_hand_over = true;
+    named->hand_over = (struct hash128){5, 6};
+    sched_end(f->s, named, REQUEST_FINISH_CANCEL, f->now_us);
+    assert_int_equal(told->n_released, 2);
+    assert_true(hash128_equal(&told->released, &named->hand_over));
+    sim_disk_options_of(f->io)->n_released = 0;
     sched_end(f->s, waits, REQUEST_FINISH_CANCEL, f->now_us);
     assert_int_equal(told->n_released, 4);
     const struct hash128 last = last_key(waits);

@@ -91,6 +91,41 @@ static void three_dialects_name_a_server(void **state)
     }
 }
 
+/* What both servers call a request that they are asked at once: equal where the text is. */
+static void both_servers_have_one_name_for_a_request(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *fields;
+        int name; /* 0: none */
+    } names[] = {
+        {PARAMS("\"do_remote_decode\":true,\"transfer_id\":\"x-1\""), 1},
+        {PARAMS(TAKES ",\"transfer_id\":\"x-1\",\"remote_bootstrap_addr\":\"p0:1\""), 1},
+        {PARAMS("\"do_remote_decode\":true,\"transfer_id\":\"x-2\""), 2},
+        {"\"bootstrap_host\":\"p0\",\"bootstrap_port\":1,\"bootstrap_room\":77", 3},
+        {"\"bootstrap_room\":77", 3},
+        {"\"bootstrap_room\":-9223372036854775808", 4},
+        {"\"bootstrap_room\":[77]", 0},
+        {PARAMS("\"do_remote_decode\":true,\"transfer_id\":null"), 0},
+        {PARAMS("\"do_remote_decode\":true"), 0},
+    };
+    uint64_t known[5] = {0};
+    for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
+        for (size_t i = 0; i < N_BODY; i++) {
+            struct api_request r;
+            struct api_error e;
+            if (parse(&r, i, names[k].fields, &e)) fail_msg("%s: %s", names[k].fields, e.diag.text);
+            uint64_t *is = &known[names[k].name];
+            if (names[k].name && *is == 0) *is = r.transfer.name;
+            assert_int_equal(r.transfer.name, *is);
+            api_request_free(&r);
+        }
+    }
+    for (int a = 0; a < 5; a++) {
+        for (int b = 0; b < a; b++) assert_int_not_equal(known[a], known[b]);
+    }
+}
+
 #define A50 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 #define A256 A50 A50 A50 A50 A50 "aaaaaa"
 
@@ -138,6 +173,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_dialects_name_a_server),
+        cmocka_unit_test(both_servers_have_one_name_for_a_request),
         cmocka_unit_test(what_names_no_server_is_refused_by_its_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -305,7 +305,8 @@ fathom_err answer_finish(struct answer *a, size_t i, const fathom_event *e)
     if (i % a->setup.request->n == 0) a->prompts[c->i_prompt].n_cached = e->n_cached;
     if (c->ended) return FATHOM_OK;
     if (e->finish == FATHOM_FINISH_STOP) c->stop_id = told_stop_id(a, e->stop_id);
-    return end_choice(c, e->finish == FATHOM_FINISH_LENGTH ? "length" : "stop");
+    const bool is_cut = e->finish == FATHOM_FINISH_LENGTH || e->finish == FATHOM_FINISH_UNWANTED;
+    return end_choice(c, is_cut ? "length" : "stop");
 }
 
 fathom_err answer_start(struct answer *a)

@@ -305,7 +305,7 @@ static const struct field fields[] = {
     {"kv_transfer_params", MESSAGES, field_kv_transfer, 0, 0, 0, false, NULL},
     {"bootstrap_host", MESSAGES, field_bootstrap_host, 0, 0, 0, false, NULL},
     {"bootstrap_port", MESSAGES, field_bootstrap_port, 0, 1, 65535, false, NULL},
-    {"bootstrap_room", MESSAGES, field_none, 0, 0, 0, false, NULL},
+    {"bootstrap_room", MESSAGES, field_bootstrap_room, 0, 0, 0, false, NULL},
     {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
 
     {"stop", ASKED, field_refuse, 0, 0, 0, false, "use stop_sequences"},

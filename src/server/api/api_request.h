@@ -88,6 +88,7 @@ struct api_transfer {
     bool is_shared; /* one of the two, by what this server is: both get the same request */
     char host[256]; /* this one */
     uint16_t port;
+    uint64_t name; /* what both servers' requests are called; 0: nothing */
 };
 
 /* A parsed request. Its JSON lies in two arenas, which release it: `tools` and the value of `rule`

@@ -285,7 +285,7 @@ static const struct field fields[] = {
     {"kv_transfer_params", BOTH, field_kv_transfer, 0, 0, 0, false, NULL},
     {"bootstrap_host", BOTH, field_bootstrap_host, 0, 0, 0, false, NULL},
     {"bootstrap_port", BOTH, field_bootstrap_port, 0, 1, 65535, false, NULL},
-    {"bootstrap_room", BOTH, field_none, 0, 0, 0, false, NULL},
+    {"bootstrap_room", BOTH, field_bootstrap_room, 0, 0, 0, false, NULL},
     {"request_id", BOTH, read_request_id, 0, 0, 0, false, NULL},
     {"presence_penalty", BOTH, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
     {"frequency_penalty", BOTH, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},

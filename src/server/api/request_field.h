@@ -118,9 +118,10 @@ field_read field_model;
 field_read field_seed;
 field_read field_cache_salt;
 field_read field_resume;
-field_read field_kv_transfer; /* the three of transfer_field.c */
+field_read field_kv_transfer; /* the four of transfer_field.c */
 field_read field_bootstrap_host;
 field_read field_bootstrap_port;
+field_read field_bootstrap_room;
 field_read field_max_tokens;
 field_read field_stop;
 field_read field_logit_bias;

@@ -6,11 +6,15 @@
  *             was before, bootstrap_server_host and bootstrap_server_port
  *   SGLang    "bootstrap_host": "a", "bootstrap_port": 5600 in what both servers get
  *
- * Other members are for engines whose pages have no names of their own, and have no effect here.
+ * Where both servers are asked at once, both get one transfer_id (Mooncake) or bootstrap_room
+ * (SGLang). Other members are for engines whose pages have no names of their own, and have no
+ * effect here.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "server/api/request_field.h"
 
@@ -77,6 +81,19 @@ static fathom_err read_address(struct field_context *x, const json_t *v)
     return refuse(x, NAME ".remote_bootstrap_addr", "http://HOST:PORT");
 }
 
+/* Text and number are names as they are written. */
+static uint64_t name_of(const json_t *v)
+{
+    char digits[32];
+    const char *text = json_is_string(v) ? json_string_value(v) : digits;
+    if (json_is_integer(v)) {
+        (void)snprintf(digits, sizeof digits, "%lld", (long long)json_integer_value(v));
+    } else if (!json_is_string(v)) {
+        return 0;
+    }
+    return hash_checksum(text, strlen(text)) | 1;
+}
+
 /* The member of that name, or of the other one if there is none. */
 static const json_t *either(const json_t *v, const char *name, const char *other)
 {
@@ -90,6 +107,7 @@ fathom_err field_kv_transfer(struct field_context *x, const struct field *f, jso
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
     t->lends = json_is_true(json_object_get(v, "do_remote_decode"));
     t->takes = json_is_true(json_object_get(v, "do_remote_prefill"));
+    t->name = name_of(json_object_get(v, "transfer_id"));
     const json_t *host = either(v, "remote_host", "bootstrap_server_host");
     const json_t *port = either(v, "remote_port", "bootstrap_server_port");
     const json_t *address = json_object_get(v, "remote_bootstrap_addr");
@@ -120,5 +138,12 @@ fathom_err field_bootstrap_port(struct field_context *x, const struct field *f, 
         return refuse(x, f->name, "a port from 1 to 65535");
     }
     x->r->transfer.port = (uint16_t)json_integer_value(v);
+    return FATHOM_OK;
+}
+
+fathom_err field_bootstrap_room(struct field_context *x, const struct field *f, json_t *v)
+{
+    (void)f;
+    x->r->transfer.name = name_of(v);
     return FATHOM_OK;
 }
