@@ -32,7 +32,7 @@ struct follower {
     size_t room_bytes;
     uint32_t n_room;
     uint32_t i_room; /* of the next WORK; from those before it pages may be copied */
-    uint32_t n_page; /* of the cache */
+    uint32_t n_page; /* of the lanes here */
     uint32_t n_step; /* of a WORK: of each lane here, or the only one */
     struct step steps[PARALLEL_RANKS_MAX];
 };
@@ -120,18 +120,33 @@ static fathom_err obey_page_in(struct follower *f, const struct work *w,
     return f->ranks->ops->sync(f->ranks);
 }
 
+/* Into the room of what asks for it. */
+static fathom_err obey_page_out(struct follower *f, const struct work *w, unsigned char *record,
+                                fathom_diag *d)
+{
+    struct step_runner *r = f->ranks;
+    fathom_diag why = {{0}};
+    TRY(r->ops->page_out(r, w->page, record));
+    TRY(r->ops->sync(r));
+    if (host_lanes_tell_record(f->lanes, w->page, record, &why) == FATHOM_OK) return FATHOM_OK;
+    FAIL(d, FATHOM_EPEER, "host 0 is lost: %s", why.text);
+}
+
 static fathom_err obey(struct follower *f, size_t n, fathom_diag *d)
 {
     struct work w;
-    const unsigned char *at = room_of(f);
-    const size_t record_bytes = f->lanes->record_bytes;
+    unsigned char *at = room_of(f);
+    const struct host_lanes *l = f->lanes;
     if (n < sizeof w) FAIL(d, FATHOM_EFORMAT, "host 0 tells a step in %zu bytes", n);
     memcpy(&w, at, sizeof w);
     at += sizeof w;
     n -= sizeof w;
-    if (w.kind != WORK_PAGE_IN) return obey_step(f, &w, at, n, d);
-    if (record_bytes > 0 && n == record_bytes && w.page < f->n_page && w.n_step == 0)
-        return obey_page_in(f, &w, at);
+    if (w.kind != WORK_PAGE_IN && w.kind != WORK_PAGE_OUT) return obey_step(f, &w, at, n, d);
+    const uint64_t record_bytes = l->records[l->hosts->node_rank].n_bytes;
+    const bool fits = record_bytes > 0 && w.page < f->n_page && w.n_step == 0;
+    if (fits && w.kind == WORK_PAGE_IN && n == record_bytes) return obey_page_in(f, &w, at);
+    if (fits && w.kind == WORK_PAGE_OUT && n == 0 && (l->n_lane > 0 || l->stages))
+        return obey_page_out(f, &w, at, d);
     FAIL(d, FATHOM_EFORMAT, "host 0 tells page %u in %zu bytes, which is none", w.page, n);
 }
 
@@ -192,7 +207,7 @@ static fathom_err make_rooms(struct follower *f, size_t work_max, fathom_diag *d
 {
     enum { ROOMS = 4 }; /* while one is copied from, the next one comes */
     void *rooms = NULL;
-    f->n_room = f->lanes->record_bytes > 0 ? ROOMS : 1;
+    f->n_room = f->lanes->records[0].n_bytes > 0 ? ROOMS : 1;
     f->room_bytes = (work_max + 63) / 64 * 64;
     TRY(f->ranks->ops->alloc_host(f->ranks, f->n_room * f->room_bytes, &rooms, d));
     f->rooms = rooms;
@@ -209,7 +224,8 @@ fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks, uint32_t
                                          .end_fd = l->hosts->end_fd,
                                          .end_after_us = 1000ull * l->hosts->end_after_ms,
                                          .work_max = (uint32_t)work_max};
-    struct follower f = {.lanes = l, .ranks = ranks, .n_page = n_page, .n_step = work_n_step(l)};
+    struct follower f = {
+        .lanes = l, .ranks = ranks, .n_page = n_page * work_n_step(l), .n_step = work_n_step(l)};
     ASSERT(self->node_rank > 0 && !l->hub && !l->member);
     ASSERT((ranks->max_flight == 1) == !l->stages);
     if (work_max > UINT32_MAX) FAIL(d, FATHOM_ELIMIT, "a step of %zu bytes is too long", work_max);

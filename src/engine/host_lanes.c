@@ -8,7 +8,7 @@
  * the way: every rank adds the same parts in the order of ranks.
  *
  * Where requests are cut over ranks, what a host's lanes have drawn goes over its lane too, when
- * all its ranks have ended the step.
+ * all its ranks have ended the step; and records of its pages, when host 0 asks for them.
  */
 #include "engine/host_lanes.h"
 
@@ -25,6 +25,7 @@
 #include "engine/settings.h"
 #include "engine/step_drawn.h"
 #include "model/config.h"
+#include "model/stages.h"
 
 /* Where ranks meet, as hosts tell each other. */
 struct meeting {
@@ -280,18 +281,33 @@ static fathom_err make_meetings(struct host_lanes *l, const struct engine_settin
     FAIL(d, FATHOM_ENOMEM, "no memory for what %u ranks of other hosts show", n_rank);
 }
 
+/* Of a page's record: the layers of the host's stages. */
+static struct record_part part_of(const struct engine_settings *s,
+                                  const struct model_config *config, uint32_t host)
+{
+    const struct model_limits *l = &s->limits;
+    struct parallel p = s->place.parallel;
+    const uint32_t n_stage = parallel_n_stage(&p), n = n_stage > 1 ? n_stage / s->hosts->n_node : 1;
+    p.pp.rank = n_stage > 1 ? host * n : 0;
+    const uint64_t first = stages_record_offset(config, l->kv_type, l->with_mtp, &p);
+    p.pp.rank += n;
+    const uint64_t end = stages_record_offset(config, l->kv_type, l->with_mtp, &p);
+    ASSERT(first < end);
+    return (struct record_part){first, end - first};
+}
+
 fathom_err host_lanes_create(struct host_lanes **out, const struct engine_settings *s,
-                             const struct model_config *config, uint64_t record_bytes,
-                             fathom_diag *d)
+                             const struct model_config *config, bool keeps_pages, fathom_diag *d)
 {
     *out = NULL;
     struct host_lanes *l = mem_calloc(1, sizeof *l);
     if (!l) FAIL(d, FATHOM_ENOMEM, "no memory for the lanes of hosts");
     pthread_mutex_init(&l->lock, NULL);
     l->hosts = s->hosts;
-    l->record_bytes = record_bytes;
     l->address.listen_fd = -1;
     const bool has_stages = parallel_n_stage(&s->place.parallel) > 1;
+    for (uint32_t i = 0; i < s->hosts->n_node && keeps_pages; i++)
+        l->records[i] = part_of(s, config, i);
     const fathom_err err =
         has_stages ? make_stages(l, s, config, d) : make_meetings(l, s, config, d);
     if (err) {
@@ -387,4 +403,41 @@ fathom_err host_lanes_await_drawn(struct host_lanes *l, uint32_t lane, const str
     }
     *out = step_drawn_read(bytes, m.n_row, step->sampler.n_top > 0, &experts);
     return FATHOM_OK;
+}
+
+/* ---- pages ---------------------------------------------------------------------------------- */
+
+static struct meeting of_record(const struct host_lanes *l, uint32_t page)
+{
+    ASSERT(l->n_lane > 0 && l->records[0].n_bytes > 0);
+    return (struct meeting){.op = "record", .n_row = page, .n_bytes = l->records[0].n_bytes};
+}
+
+fathom_err host_lanes_tell_record(struct host_lanes *l, uint32_t page, const void *record,
+                                  fathom_diag *d)
+{
+    const uint64_t n = l->records[l->hosts->node_rank].n_bytes;
+    if (l->stages) return stage_net_tell_record(l->stages, record, n);
+    const struct meeting m = of_record(l, page);
+    const struct link_part parts[] = {{&m, sizeof m}, {record, n}};
+    struct page_link *link = host_member_data(l->member);
+    return link->ops->send(link, parts, 2, patience(), d);
+}
+
+static fathom_err receive_record(struct page_link *link, const struct meeting *m, void *to,
+                                 fathom_diag *d)
+{
+    TRY(receive_meeting(link, m, d));
+    return link->ops->receive(link, to, m->n_bytes, patience(), d);
+}
+
+fathom_err host_lanes_await_record(struct host_lanes *l, uint32_t host, uint32_t page, void *to)
+{
+    const struct meeting m = of_record(l, page);
+    fathom_diag why = {{0}};
+    ASSERT(host >= 1 && host < l->hosts->n_node);
+    if (!host_hub_is_whole(l->hub)) return FATHOM_EPEER;
+    if (receive_record(host_hub_data(l->hub, host), &m, to, &why) == FATHOM_OK) return FATHOM_OK;
+    host_hub_lose(l->hub, host, why.text);
+    return FATHOM_EPEER;
 }

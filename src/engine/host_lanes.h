@@ -21,6 +21,12 @@
 struct engine_settings;
 struct model_config;
 
+/* What a host's ranks have of a page's record. */
+struct record_part {
+    uint64_t offset;
+    uint64_t n_bytes;
+};
+
 struct host_lanes {
     struct host_net net; /* first member; of one stage */
     const fathom_hosts *hosts;
@@ -30,23 +36,23 @@ struct host_lanes {
     struct stage_net *stages;    /* NULL: one stage, whose ranks meet */
     uint32_t n_lane;             /* of all hosts, where requests are cut; else 0 */
     uint32_t n_local_lane;       /* likewise, of this host */
-    size_t record_bytes;         /* of a page, where pages are kept outside of the cache; else 0 */
-    size_t max_bytes;            /* that a rank shows */
-    unsigned char *shown;        /* [n_rank][max_bytes] of other hosts' ranks */
-    pthread_mutex_t lock;        /* of what follows */
+    /* [n_node], where pages are kept outside of the cache; else zeros */
+    struct record_part records[HOSTS_MAX];
+    size_t max_bytes;     /* that a rank shows */
+    unsigned char *shown; /* [n_rank][max_bytes] of other hosts' ranks */
+    pthread_mutex_t lock; /* of what follows */
     void (*changed)(void *arg);
     void *arg;
 };
 
 /* host_lanes_create - the nets of settings->hosts, for its ranks; without links yet
  *
- *   record_bytes  of a page, where pages are kept outside of the cache; else 0
+ *   keeps_pages  outside of the cache
  * host_lanes_net - where ranks of one stage meet; NULL: there are several
  * host_lanes_stages - between stages; NULL: there is one
  * Errors  ENOMEM. host_lanes_destroy accepts NULL. */
 fathom_err host_lanes_create(struct host_lanes **out, const struct engine_settings *s,
-                             const struct model_config *config, uint64_t record_bytes,
-                             fathom_diag *d);
+                             const struct model_config *config, bool keeps_pages, fathom_diag *d);
 void host_lanes_destroy(struct host_lanes *l);
 struct host_net *host_lanes_net(struct host_lanes *l);
 struct stage_net *host_lanes_stages(struct host_lanes *l);
@@ -66,21 +72,31 @@ fathom_err host_lanes_tell_drawn(struct host_lanes *l, uint32_t lane, const stru
 fathom_err host_lanes_await_drawn(struct host_lanes *l, uint32_t lane, const struct step *step,
                                   void *bytes, struct step_result *out);
 
+/* host_lanes_tell_record - another host's: what it has of a page's record, which host 0 has asked
+ * for; where there is one stage, between steps
+ * host_lanes_await_record - host 0's, of one stage: the same, to `to`
+ *
+ *   page  of the host's lanes
+ * Errors  as above. */
+fathom_err host_lanes_tell_record(struct host_lanes *l, uint32_t page, const void *record,
+                                  fathom_diag *d);
+fathom_err host_lanes_await_record(struct host_lanes *l, uint32_t host, uint32_t page, void *to);
+
 /* ---- WORK ----
  *
  * { struct work }, n_step steps, and of their blocks the bytes that the steps say: of a launch the
  * prefix and the extras, of a draw the masks. Where requests are cut over ranks a host gets the
- * steps of its lanes, else all get the only one. Or { struct work } and a page's record, to be
- * copied in before the steps that are told later. Hosts run one build (host_hello.h), so structs
- * are sent as they are. */
+ * steps of its lanes, else all get the only one. Or { struct work } and a host's part of a page's
+ * record, to be copied in before the steps that are told later; or { struct work } alone, and that
+ * part goes to host 0. Hosts run one build (host_hello.h), so structs are sent as they are. */
 
-enum work_kind { WORK_LAUNCH = 1, WORK_DRAW, WORK_PAGE_IN };
+enum work_kind { WORK_LAUNCH = 1, WORK_DRAW, WORK_PAGE_IN, WORK_PAGE_OUT };
 
 struct work {
     uint32_t kind;
     uint32_t block;  /* of stages */
     uint32_t n_step; /* 0 of a page */
-    uint32_t page;
+    uint32_t page;   /* of the host's lanes */
 };
 
 /* work_n_step - steps of a host: its lanes', or the only one */
@@ -93,7 +109,8 @@ static inline uint32_t work_n_step(const struct host_lanes *l)
 static inline size_t work_bytes_max(const struct host_lanes *l, const struct step_runner *r)
 {
     const size_t steps = work_n_step(l) * (sizeof(struct step) + r->layout.n_bytes);
-    return sizeof(struct work) + (steps > l->record_bytes ? steps : l->record_bytes);
+    const size_t record = l->records[l->hosts->node_rank].n_bytes;
+    return sizeof(struct work) + (steps > record ? steps : record);
 }
 
 enum { WORK_RANGES_MAX = 1 + SAMPLE_EXTRA_N };

@@ -198,23 +198,75 @@ static fathom_err sync_ranks(struct step_runner *base)
 
 /* ---- pages ---------------------------------------------------------------------------------- */
 
-/* Ranks that share layers have equal records, so that one here is copied out. */
+/* The host that has a page, of lanes, and the page's number there. */
+struct place {
+    uint32_t host;
+    uint32_t page;
+};
+
+static struct place place_of(const struct host_runner *r, uint32_t page)
+{
+    const uint32_t n = r->lanes->n_local_lane * r->base.lane_pages; /* 0: all hosts have it */
+    if (n == 0) return (struct place){0, page};
+    ASSERT(page / n < r->lanes->hosts->n_node);
+    return (struct place){page / n, page % n};
+}
+
+/* A host's part of a record, or all of it. */
+static fathom_err tell_page(struct host_runner *r, uint32_t host, const struct work *w,
+                            const void *record)
+{
+    const struct record_part *p = &r->lanes->records[host];
+    const struct link_part parts[] = {{w, sizeof *w},
+                                      {(const char *)record + p->offset, p->n_bytes}};
+    ASSERT(host > 0 && p->n_bytes > 0 && w->kind == WORK_PAGE_IN);
+    return host_hub_tell_one(r->lanes->hub, host, parts, 2);
+}
+
+/* Of stages: what the other hosts have of a page, each at its place in the record. */
+static fathom_err gather(struct host_runner *r, const struct work *w, void *record)
+{
+    const struct host_lanes *l = r->lanes;
+    const struct link_part part = {w, sizeof *w};
+    for (uint32_t i = 1; i < l->hosts->n_node; i++)
+        stage_net_expect_record(l->stages, i, (char *)record + l->records[i].offset,
+                                l->records[i].n_bytes);
+    const fathom_err told = host_hub_tell(l->hub, &part, 1);
+    fathom_err err = told;
+    for (uint32_t i = 1; i < l->hosts->n_node; i++) {
+        const fathom_err came = stage_net_await_record(l->stages, i);
+        if (came) err = came;
+    }
+    return err;
+}
+
+/* Ranks that share layers have equal records, so that one here is copied out. A page of another
+ * host's lane comes from there, and layers of other hosts' stages do. */
 static fathom_err page_out(void *runner, uint32_t page, void *to)
 {
     struct host_runner *r = runner;
+    const struct place at = place_of(r, page);
+    const struct work w = {.kind = WORK_PAGE_OUT, .page = at.page};
+    const struct link_part part = {&w, sizeof w};
+    if (at.host > 0) {
+        TRY(host_hub_tell_one(r->lanes->hub, at.host, &part, 1));
+        return host_lanes_await_record(r->lanes, at.host, at.page, to);
+    }
+    if (r->lanes->stages) TRY(gather(r, &w, to));
     r->is_filling = true;
     return r->ranks->ops->page_out(r->ranks, page, to);
 }
 
-/* To all hosts, when all of the record is there. */
+/* To all hosts that have the page, when all of the record is there. */
 static fathom_err page_in(void *runner, uint32_t page, const void *from)
 {
     struct host_runner *r = runner;
-    const struct work w = {.kind = WORK_PAGE_IN, .page = page};
-    const struct link_part parts[] = {{&w, sizeof w}, {from, r->lanes->record_bytes}};
-    ASSERT(r->lanes->record_bytes > 0);
+    const struct place at = place_of(r, page);
+    const struct work w = {.kind = WORK_PAGE_IN, .page = at.page};
     if (r->is_filling) TRY(sync_ranks(&r->base));
-    TRY(host_hub_tell(r->lanes->hub, parts, 2));
+    if (at.host > 0) return tell_page(r, at.host, &w, from);
+    for (uint32_t i = 1; r->lanes->n_lane == 0 && i < r->lanes->hosts->n_node; i++)
+        TRY(tell_page(r, i, &w, from));
     return r->ranks->ops->page_in(r->ranks, page, from);
 }
 

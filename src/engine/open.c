@@ -271,8 +271,7 @@ static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *
     if (is_first_host(s)) TRY(memory_check_host(&p->plan, s, d));
     s->loading.load_bytes = p->plan.weights_bytes;
     if (s->hosts) {
-        TRY(host_lanes_create(&p->lanes, s, &p->config,
-                              p->plan.n_ram_page > 0 ? p->plan.record.page_bytes : 0, d));
+        TRY(host_lanes_create(&p->lanes, s, &p->config, p->plan.n_ram_page > 0, d));
         TRY(host_lanes_find(p->lanes, d));
         s->place.net = host_lanes_net(p->lanes);
         s->stage_net = host_lanes_stages(p->lanes);

@@ -418,14 +418,13 @@ static fathom_err make_hops(struct rank_group *g, fathom_diag *d)
     if (g->net) stage_net_attach(g->net, g->hops[0], g->hops[g->n_stage]);
     for (uint32_t i = 0; i < g->n_rank; i++) {
         struct rank *r = &g->ranks[i];
-        struct parallel p = r->settings.place.parallel;
         const uint32_t i_stage = i / g->n_peer;
         r->stage = (struct runner_stage){g->hops[i_stage], g->hops[i_stage + 1], r->peer};
-        for (p.pp.rank = 0; p.pp.rank < r->settings.place.parallel.pp.rank; p.pp.rank++) {
-            struct kv_layout part;
-            stages_layout(&part, g->from->config, s->limits.kv_type, s->limits.with_mtp, &p);
-            r->record_offset += part.page_bytes;
-        }
+        r->record_offset =
+            stages_record_offset(g->from->config, s->limits.kv_type, s->limits.with_mtp,
+                                 &r->settings.place.parallel) -
+            stages_record_offset(g->from->config, s->limits.kv_type, s->limits.with_mtp,
+                                 &g->ranks[0].settings.place.parallel);
     }
     return FATHOM_OK;
 }

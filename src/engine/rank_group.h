@@ -14,7 +14,7 @@
  * Ranks of several stages (stage_hop.h) are one group too: all have the same commands in the same
  * order, and a rank goes through them as fast as its rows come, so that each stage is at a step of
  * its own. Of a page each stage has a part of the record. Of several hosts a group has those stages
- * that run here (stage_net.h).
+ * that run here (stage_net.h), and their part of a record is what pages are copied to and from.
  *
  * A rank that fails ends the group: its peers stop waiting for it, every call fails from then on,
  * and fault says which rank it was, in which layer, and why.

@@ -88,7 +88,7 @@ struct rank {
     struct backend *backend;         /* until the runner has it */
     struct step_runner *runner;
     struct runner_stage stage;
-    uint64_t record_offset;                          /* of its stage's part of a page's record */
+    uint64_t record_offset; /* of its stage's part, in what a page's record has of stages here */
     struct step_result results[PARALLEL_STAGES_MAX]; /* of the last wait, of stages by block */
     fathom_err err;                                  /* the first; written before n_done */
     fathom_diag diag;                                /* of creation */

@@ -235,14 +235,6 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
              "--backend cpu",
              h->n_node);
     }
-    const bool has_dir = o->offload_dir && o->offload_dir[0];
-    if (!cuts_layers && (o->offload_ram_bytes > 0 || o->transfer || has_dir)) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "--nnodes %u: outside of the cache are kept pages of --tensor-parallel-size alone, "
-             "with several hosts: leave --kv-offload-ram, --kv-offload-dir and "
-             "--kv-transfer-config out",
-             h->n_node);
-    }
     if (n_stage > 1) out->place.parallel.pp.rank = n_stage / h->n_node * h->node_rank;
     out->place.n_host = n_stage == 1 ? h->n_node : 1;
     out->hosts = h;

@@ -1,13 +1,17 @@
 /* stage_net.c - packets of rows and of draws, and the threads that send and receive them
  *
  *   packet    { struct packet } and bytes. Of rows f32 [n_row][width]; of draws ids, their
- *             log-probabilities and ranks [n_row], and with alternatives these. Hosts run one build
- *             (host_hello.h), so structs are sent as they are
+ *             log-probabilities and ranks [n_row], and with alternatives these; of records their
+ *             bytes. Hosts run one build (host_hello.h), so structs are sent as they are
+ *   sending   of another host than host 0: its link has a sender, a rank that tells draws, and who
+ *             tells records
  *   lock      of state and n_drawn
  *   state     of the header; from WORKS on to BROKEN over ENDS: somebody ends it, and first tells
  *             who is lost, so that whoever fails by it knows
  *   links     written by who begins; of use to others while the state is WORKS. Whoever lent them
  *             closes them when ranks and threads of the net are idle
+ *   record    of a receiver: who waits for one writes where to, the receiver that it IS_COMING and
+ *             HAS_COME; nobody writes there when the wait is over
  *   drawn     a ring of one step more than may be under way: [n_drawn % (n_block + 1)] is written
  *             before n_drawn tells of it, and read until n_block more have come
  */
@@ -32,13 +36,13 @@ enum {
     WHY_BYTES = 200,
 };
 
-enum packet_kind { PACKET_ROWS = 1, PACKET_DRAWN };
+enum packet_kind { PACKET_ROWS = 1, PACKET_DRAWN, PACKET_RECORD };
 
 struct packet {
     uint32_t kind;
     uint32_t to; /* host */
     uint32_t n_top;
-    uint32_t reserved;
+    uint32_t n_record;      /* bytes of a record */
     struct stage_head head; /* n_row may be 0 of draws */
 };
 
@@ -50,6 +54,13 @@ struct drawn {
     unsigned char *bytes; /* of max_draw rows */
 };
 
+/* What a host has of a page's record. */
+struct record {
+    enum { RECORD_NONE, RECORD_DUE, RECORD_IS_COMING, RECORD_HAS_COME } state;
+    void *to;
+    size_t n_bytes;
+};
+
 /* Who receives from a host. */
 struct receiver {
     struct stage_net *net;
@@ -57,6 +68,7 @@ struct receiver {
     pthread_t thread;
     bool has_thread;
     unsigned char *piece; /* of what host 0 hands on */
+    struct record record; /* host 0's */
 };
 
 enum net_state { NET_IDLE, NET_WORKS, NET_ENDS, NET_BROKEN };
@@ -65,6 +77,7 @@ struct stage_net {
     struct stage_net_config c;
     struct stage_hop *in;
     struct stage_hop *out;
+    pthread_mutex_t sending;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     enum net_state state;
@@ -98,7 +111,9 @@ static fathom_err check_packet(const struct stage_net *n, const struct packet *p
     const bool leads = n->c.node_rank == 0;
     ASSERT(from < n->c.n_node && from != n->c.node_rank);
     bool fits = h->block < n->c.n_block;
-    if (p->kind == PACKET_ROWS) {
+    if (p->kind == PACKET_RECORD) {
+        fits = leads && p->to == 0;
+    } else if (p->kind == PACKET_ROWS) {
         fits = fits && h->n_row >= 1 && h->n_row <= n->c.max_row;
         fits = fits && p->to == (leads ? from + 1 : n->c.node_rank) && p->to < n->c.n_node;
     } else {
@@ -194,7 +209,10 @@ static fathom_err send_packet(struct stage_net *n, const struct packet *p,
     struct page_link *l = n->links[r];
     ASSERT(n_part < LINK_PARTS_MAX && l);
     for (size_t i = 0; i < n_part; i++) parts[1 + i] = body[i];
-    if (l->ops->send(l, parts, 1 + n_part, patience(), &why) == FATHOM_OK) return FATHOM_OK;
+    if (r == 0) pthread_mutex_lock(&n->sending);
+    const fathom_err err = l->ops->send(l, parts, 1 + n_part, patience(), &why);
+    if (r == 0) pthread_mutex_unlock(&n->sending);
+    if (!err) return FATHOM_OK;
     lose(n, r, why.text);
     return FATHOM_EPEER;
 }
@@ -225,6 +243,15 @@ fathom_err stage_net_tell_drawn(struct stage_net *n, uint32_t block,
     ASSERT(n->c.node_rank + 1 == n->c.n_node && n_row <= n->c.max_draw && block < n->c.n_block);
     if (!does_work(n)) return FATHOM_EPEER;
     return send_packet(n, &p, parts, step_drawn_parts(parts, drawn, n_row, n_top > 0));
+}
+
+fathom_err stage_net_tell_record(struct stage_net *n, const void *record, size_t n_bytes)
+{
+    const struct packet p = {.kind = PACKET_RECORD, .n_record = (uint32_t)n_bytes};
+    const struct link_part part = {record, n_bytes};
+    ASSERT(n->c.node_rank > 0 && n_bytes <= UINT32_MAX);
+    if (!does_work(n)) return FATHOM_EPEER;
+    return send_packet(n, &p, &part, 1);
 }
 
 /* ---- receiving ------------------------------------------------------------------------------ */
@@ -262,6 +289,26 @@ static fathom_err take_drawn(struct stage_net *n, struct page_link *l, const str
     return FATHOM_OK;
 }
 
+/* Host 0's, for who waits. */
+static fathom_err take_record(struct receiver *r, struct page_link *l, const struct packet *p,
+                              fathom_diag *d)
+{
+    struct stage_net *n = r->net;
+    struct record *record = &r->record;
+    pthread_mutex_lock(&n->lock);
+    const bool is_due = record->state == RECORD_DUE && record->n_bytes == p->n_record;
+    if (is_due) record->state = RECORD_IS_COMING;
+    pthread_mutex_unlock(&n->lock);
+    if (!is_due)
+        FAIL(d, FATHOM_EFORMAT, "it sends %u bytes of a page, which none is due", p->n_record);
+    const fathom_err err = receive(l, record->to, record->n_bytes, d);
+    pthread_mutex_lock(&n->lock);
+    record->state = err ? RECORD_NONE : RECORD_HAS_COME;
+    pthread_cond_broadcast(&n->changed);
+    pthread_mutex_unlock(&n->lock);
+    return err;
+}
+
 /* Host 0's: a packet of one host for another, in pieces. An error is of the link that it comes
  * from. */
 static fathom_err hand_on(struct receiver *r, struct page_link *l, const struct packet *p,
@@ -297,6 +344,8 @@ static fathom_err receive_all(struct receiver *r, fathom_diag *d)
         TRY(check_packet(n, &p, r->node_rank, d));
         if (p.to != n->c.node_rank)
             TRY(hand_on(r, l, &p, d));
+        else if (p.kind == PACKET_RECORD)
+            TRY(take_record(r, l, &p, d));
         else if (p.kind == PACKET_ROWS)
             TRY(take_rows(n, l, &p, d));
         else
@@ -330,6 +379,29 @@ fathom_err stage_net_await_drawn(struct stage_net *n, uint32_t block, struct ste
     }
     *out = step_drawn_read(from->bytes, from->n_row, from->has_top, &from->experts);
     return FATHOM_OK;
+}
+
+void stage_net_expect_record(struct stage_net *n, uint32_t node_rank, void *to, size_t n_bytes)
+{
+    struct record *record = &n->receivers[node_rank].record;
+    ASSERT(n->c.node_rank == 0 && node_rank > 0 && node_rank < n->c.n_node);
+    pthread_mutex_lock(&n->lock);
+    ASSERT(record->state == RECORD_NONE);
+    *record = (struct record){RECORD_DUE, to, n_bytes};
+    pthread_mutex_unlock(&n->lock);
+}
+
+fathom_err stage_net_await_record(struct stage_net *n, uint32_t node_rank)
+{
+    struct record *record = &n->receivers[node_rank].record;
+    pthread_mutex_lock(&n->lock);
+    while (record->state == RECORD_IS_COMING ||
+           (record->state == RECORD_DUE && (n->state == NET_WORKS || n->state == NET_ENDS)))
+        pthread_cond_wait(&n->changed, &n->lock);
+    const bool has_come = record->state == RECORD_HAS_COME;
+    record->state = RECORD_NONE;
+    pthread_mutex_unlock(&n->lock);
+    return has_come ? FATHOM_OK : FATHOM_EPEER;
 }
 
 /* ---- life ----------------------------------------------------------------------------------- */
@@ -408,6 +480,7 @@ fathom_err stage_net_create(struct stage_net **out, const struct stage_net_confi
     struct stage_net *n = mem_calloc(1, sizeof *n);
     if (!n) FAIL(d, FATHOM_ENOMEM, "no memory for the way between hosts");
     n->c = *c;
+    pthread_mutex_init(&n->sending, NULL);
     pthread_mutex_init(&n->lock, NULL);
     pthread_cond_init(&n->changed, NULL);
     for (uint32_t i = 0; i < c->n_node; i++) {
@@ -431,5 +504,6 @@ void stage_net_destroy(struct stage_net *n)
     mem_free(n->drawn);
     pthread_cond_destroy(&n->changed);
     pthread_mutex_destroy(&n->lock);
+    pthread_mutex_destroy(&n->sending);
     mem_free(n);
 }

@@ -7,7 +7,8 @@
  *   IDLE --stage_net_begin--> WORKS --a link or a rank fails--> BROKEN --stage_net_end--> IDLE
  *
  * While it WORKS a thread sends the rows that this host's last stage gives, and a thread for each
- * link receives. In each direction of a link one thread sends, so that packets are whole. BROKEN
+ * link receives. Packets are whole: one thread of host 0 sends to each host, and those of another
+ * host send one after the other. BROKEN
  * breaks hops and links too, so that nobody waits for what does not come.
  */
 #ifndef FATHOM_ENGINE_STAGE_NET_H
@@ -69,5 +70,17 @@ fathom_err stage_net_tell_drawn(struct stage_net *n, uint32_t block,
  *   out    valid until n_block more steps have been waited for
  * Errors  EPEER: it does not work any more. */
 fathom_err stage_net_await_drawn(struct stage_net *n, uint32_t block, struct step_result *out);
+
+/* stage_net_tell_record - another host's: its part of a page's record, which host 0 has asked for
+ *
+ *   n_bytes  UINT32_MAX at most
+ * Errors  EPEER: it does not work any more. */
+fathom_err stage_net_tell_record(struct stage_net *n, const void *record, size_t n_bytes);
+
+/* stage_net_expect_record - host 0's, before it asks a host: where that part is to go
+ * stage_net_await_record - then: wait for it; when this returns nobody writes there. One thread.
+ * Errors  EPEER: it does not work any more. */
+void stage_net_expect_record(struct stage_net *n, uint32_t node_rank, void *to, size_t n_bytes);
+fathom_err stage_net_await_record(struct stage_net *n, uint32_t node_rank);
 
 #endif

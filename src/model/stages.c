@@ -87,3 +87,17 @@ void stages_layout(struct kv_layout *out, const struct model_config *config, enu
     ASSERT(run.first < run.end && run.end <= config->n_layer);
     kv_layout_init(out, type, run.end - run.first + (has_mtp ? 1 : 0), config->has_indexer);
 }
+
+uint64_t stages_record_offset(const struct model_config *config, enum kv_type type, bool with_mtp,
+                              const struct parallel *p)
+{
+    struct parallel before = *p;
+    uint64_t offset = 0;
+    ASSERT(p->pp.rank <= parallel_n_stage(p));
+    for (before.pp.rank = 0; before.pp.rank < p->pp.rank; before.pp.rank++) {
+        struct kv_layout part;
+        stages_layout(&part, config, type, with_mtp, &before);
+        offset += part.page_bytes;
+    }
+    return offset;
+}

@@ -28,4 +28,9 @@ fathom_err stages_cut(struct parallel *p, const struct model_config *config, boo
 void stages_layout(struct kv_layout *out, const struct model_config *config, enum kv_type type,
                    bool with_mtp, const struct parallel *p);
 
+/* stages_record_offset - where that part begins in the record of the whole model; of the stage
+ * behind the last one, how long the record is */
+uint64_t stages_record_offset(const struct model_config *config, enum kv_type type, bool with_mtp,
+                              const struct parallel *p);
+
 #endif

@@ -17,6 +17,7 @@
 #include "support/patience.h"
 
 enum { N_HOST = 3, N_BLOCK = 3, MAX_ROW = 40, WIDTH = 600, N_STEP = 400, LONG_US = 60000000 };
+enum { RECORD_STEPS = 20, RECORD_BYTES = 300000 }; /* of every so many steps one has a record */
 
 /* A host: its net, the hops at its edges, its links, and what it was told of others. */
 struct host {
@@ -138,6 +139,19 @@ static uint32_t n_draw_of(uint32_t step)
     return step % 5 == 0 ? 0 : n_row_of(step);
 }
 
+static bool has_record(uint32_t step)
+{
+    return step % RECORD_STEPS == 3;
+}
+
+static bool tell_record(struct host *h, uint32_t rank, uint32_t step)
+{
+    static unsigned char records[N_HOST][RECORD_BYTES];
+    if (!has_record(step)) return true;
+    memset(records[rank], (int)(rank + step), RECORD_BYTES);
+    return stage_net_tell_record(h->net, records[rank], RECORD_BYTES) == FATHOM_OK;
+}
+
 static void *hand_through(void *arg)
 {
     struct host *h = arg;
@@ -151,6 +165,7 @@ static void *hand_through(void *arg)
         stage_hop_release(h->in, head.block);
         head.experts.n_hit += 2;
         if (stage_hop_give(h->out, &head)) return (void *)2;
+        if (!tell_record(h, 1, i)) return (void *)4; /* while rows are sent */
     }
     return NULL;
 }
@@ -182,8 +197,24 @@ static void *draw_all(void *arg)
         const struct step_result r = {ids, logprobs, ranks, top_ids, top_logprobs, head.experts};
         if (stage_net_tell_drawn(h->net, head.block, &r, n_draw_of(i), n_top_of(i)))
             return (void *)2;
+        if (!tell_record(h, 2, i)) return (void *)4;
     }
     return NULL;
+}
+
+static void expect_records(struct host *h, uint32_t step, unsigned char *to)
+{
+    for (uint32_t rank = 1; has_record(step) && rank < N_HOST; rank++)
+        stage_net_expect_record(h->net, rank, to + rank * RECORD_BYTES, RECORD_BYTES);
+}
+
+static void check_records(struct host *h, uint32_t step, const unsigned char *to)
+{
+    for (uint32_t rank = 1; has_record(step) && rank < N_HOST; rank++) {
+        assert_int_equal(stage_net_await_record(h->net, rank), FATHOM_OK);
+        for (uint32_t k = 0; k < RECORD_BYTES; k++)
+            assert_int_equal(to[rank * RECORD_BYTES + k], (unsigned char)(rank + step));
+    }
 }
 
 static void launch_step(struct host *h, uint32_t i)
@@ -214,6 +245,7 @@ static void check_drawn(const struct step_result *r, uint32_t i)
 
 static void run_steps(struct host *hosts)
 {
+    static unsigned char records[N_HOST * RECORD_BYTES];
     pthread_t middle, last;
     struct step_result r;
     void *failed;
@@ -223,7 +255,9 @@ static void run_steps(struct host *hosts)
         if (i >= N_BLOCK) {
             assert_int_equal(stage_net_await_drawn(hosts[0].net, i % N_BLOCK, &r), FATHOM_OK);
             check_drawn(&r, i - N_BLOCK);
+            check_records(&hosts[0], i - N_BLOCK, records);
         }
+        if (i < N_STEP) expect_records(&hosts[0], i, records);
         if (i < N_STEP) launch_step(&hosts[0], i);
     }
     pthread_join(middle, &failed);
@@ -270,6 +304,7 @@ static void a_host_that_fails_ends_every_wait(void **state)
     (void)state;
     struct host hosts[N_HOST] = {{0}};
     const struct step_result none = {0};
+    unsigned char byte;
     pthread_t waits, takes;
     void *err;
     for (uint32_t i = 0; i < N_HOST; i++) {
@@ -279,7 +314,9 @@ static void a_host_that_fails_ends_every_wait(void **state)
     begin(hosts, N_HOST);
     assert_int_equal(pthread_create(&waits, NULL, await_one, &hosts[0]), 0);
     assert_int_equal(pthread_create(&takes, NULL, take_one, &hosts[2]), 0);
+    stage_net_expect_record(hosts[0].net, 2, &byte, 1);
     stage_net_break(hosts[1].net, "rank 0 of 1: device failed");
+    assert_int_equal(stage_net_await_record(hosts[0].net, 2), FATHOM_EPEER);
     await_lost(&hosts[0], 1);
     pthread_join(waits, &err);
     assert_int_equal((intptr_t)err, FATHOM_EPEER);
@@ -292,7 +329,34 @@ static void a_host_that_fails_ends_every_wait(void **state)
     do told = stage_net_tell_drawn(hosts[2].net, 0, &none, 0, 0);
     while (told == FATHOM_OK && keep_waiting(&end_us));
     assert_int_equal(told, FATHOM_EPEER);
+    assert_int_equal(stage_net_tell_record(hosts[2].net, &byte, 1), FATHOM_EPEER);
     destroy(hosts, N_HOST);
+}
+
+/* Of two bytes, when so many are due; 0: none is. */
+static void expect_refused_record(size_t n_due)
+{
+    struct host hosts[2] = {{0}};
+    unsigned char bytes[2] = {0}, to[3];
+    for (uint32_t i = 0; i < 2; i++) {
+        const struct stage_net_config c = config_of(&hosts[i], i, 2);
+        make_host(&hosts[i], &c);
+    }
+    begin(hosts, 2);
+    if (n_due > 0) stage_net_expect_record(hosts[0].net, 1, to, n_due);
+    assert_int_equal(stage_net_tell_record(hosts[1].net, bytes, 2), FATHOM_OK);
+    await_lost(&hosts[0], 1);
+    assert_non_null(strstr(hosts[0].why, "it sends 2 bytes of a page, which none is due"));
+    if (n_due > 0) assert_int_equal(stage_net_await_record(hosts[0].net, 1), FATHOM_EPEER);
+    destroy(hosts, 2);
+}
+
+static void records_that_are_none_are_refused(void **state)
+{
+    (void)state;
+    expect_refused_record(0);
+    expect_refused_record(1);
+    expect_refused_record(3);
 }
 
 /* Host 0 of n0 hosts, and who sends to it as host 1 by a net of its own making. */
@@ -369,6 +433,7 @@ int main(void)
         cmocka_unit_test(steps_go_through_three_hosts_and_again_after_a_new_beginning),
         cmocka_unit_test(a_host_that_fails_ends_every_wait),
         cmocka_unit_test(draws_that_are_none_are_refused),
+        cmocka_unit_test(records_that_are_none_are_refused),
         cmocka_unit_test(rows_that_are_none_are_refused),
         cmocka_unit_test(any_bytes_are_refused),
     };

@@ -131,11 +131,13 @@ static void parts_of_a_record_are_the_record(void **state)
         stages_layout(&whole, &config, KV_TYPE_BF16, true, &one);
         for (p.pp.rank = 0; p.pp.rank < n; p.pp.rank++) {
             stages_layout(&part, &config, KV_TYPE_BF16, true, &p);
+            assert_int_equal(stages_record_offset(&config, KV_TYPE_BF16, true, &p), page_bytes);
             assert_int_equal(part.layer_bytes, whole.layer_bytes);
             page_bytes += part.page_bytes;
             n_layer += part.n_layer;
         }
         assert_int_equal(page_bytes, whole.page_bytes);
+        assert_int_equal(stages_record_offset(&config, KV_TYPE_BF16, true, &p), page_bytes);
         assert_int_equal(n_layer, config.n_layer + 1);
     }
 }
