@@ -236,7 +236,7 @@ uint16_t page_service_port(const struct page_service *s)
 
 void page_service_note_busy(struct page_service *s, uint64_t us)
 {
-    const uint64_t ms = us / 1000;
+    const uint64_t ms = (us + 999) / 1000; /* none is 0 but that of nothing */
     atomic_store(&s->noted_us, clock_now_us());
     atomic_store(&s->busy_ms, ms < UINT32_MAX ? (unsigned)ms : UINT32_MAX);
 }

@@ -112,8 +112,16 @@ static bool is_live(const fathom_engine *e)
 
 /* ---- the step ------------------------------------------------------------------------------- */
 
+bool engine_is_quiet(const fathom_engine *e)
+{
+    for (uint32_t i = 0; e->offload && i < e->n_lane; i++) {
+        if (!offload_is_quiet(e->offload, e->lanes[i].prefix)) return false;
+    }
+    return true;
+}
+
 /* Tells who waits for a page of a prompt how long all prompts take; a guess where none has been
- * computed yet. */
+ * computed yet. Pages that are on their way to memory come soon. */
 static void note_busy(fathom_engine *e)
 {
     enum { UNKNOWN_US = 5000000 };
@@ -121,6 +129,7 @@ static void note_busy(fathom_engine *e)
                                         e->stats.n_backlog_token, clock_now_us()};
     uint64_t us = admission_first_token_us(&e->admission, &e->rates, &load, 1);
     if (us == 0 && load.n_backlog_token > 0) us = UNKNOWN_US;
+    if (load.n_live == 0 && engine_is_quiet(e)) us = 0;
     page_exchange_note_busy(offload_exchange(e->offload), us);
 }
 
@@ -287,14 +296,6 @@ static bool reads_ids(fathom_engine *e, const struct flight *f)
         if (lane_reads_ids(&f->plans[i])) return true;
     }
     return false;
-}
-
-bool engine_is_quiet(const fathom_engine *e)
-{
-    for (uint32_t i = 0; e->offload && i < e->n_lane; i++) {
-        if (!offload_is_quiet(e->offload, e->lanes[i].prefix)) return false;
-    }
-    return true;
 }
 
 /* The step after the newest one; false: it may be another one. Lanes that rest then, as far as is
