@@ -297,7 +297,7 @@ class Attacks(unittest.TestCase):
     def attack(self, kind):
         server = self.serve()
         victim = Victim(server)
-        usual = victim.ask_for(1)
+        usual = victim.ask_for(SECONDS / 3)
         limit = ANSWER_S * max(1, sorted(usual)[len(usual) // 2] / USUAL_S)
         before = (server.resident_kib(), server.n_descriptor())
         with kind(server):
@@ -308,7 +308,7 @@ class Attacks(unittest.TestCase):
               f"before it {sorted(usual)[len(usual) // 2] * 1e3:.0f} ms")
         self.assertLessEqual(max(waits), limit)
         with kind(server):
-            time.sleep(1)
+            time.sleep(SECONDS / 3)
             server.process.send_signal(signal.SIGTERM)
             time.sleep(0.3)
             server.process.send_signal(signal.SIGTERM)

@@ -3,8 +3,8 @@
 
     tests/e2e/test_quantize.py [--all] path/to/fathom [KILLS [SEED]]
 
-With --all every scheme and method is tried, else some. KILLS processes are killed at random moments
-of conversions that --resume goes on with.
+With --all every scheme and method is tried, else some, and calibration reads four times as many
+texts. KILLS processes are killed at random moments of conversions that --resume goes on with.
 """
 
 import fcntl
@@ -141,7 +141,8 @@ class Quantize(unittest.TestCase):
     # ---- what comes out ----
 
     def other_texts(self):
-        """A third of the pilot's cases that are not among the texts linked into the program."""
+        """Of the pilot's cases that are not among the texts linked into the program a third, or a
+        twelfth; how many they are."""
         path = self.path("calibration.jsonl")
         with open(TEXTS, encoding="utf-8") as f:
             scored = {json.loads(line)["text"] for line in f}
@@ -149,20 +150,22 @@ class Quantize(unittest.TestCase):
             cases = [c["prompt"] + c["reference"] + "<｜end▁of▁sentence｜>"
                      for c in json.load(f)]
         with open(path, "w", encoding="utf-8") as f:
-            for text in [text for text in cases if text not in scored][::3]:
+            texts = [text for text in cases if text not in scored][::3 if ALL else 12]
+            for text in texts:
                 f.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-        return path
+        return path, len(texts)
 
     def test_every_scheme_is_read_again_and_is_near(self):
         self.check_schemes(SCHEMES + MORE_SCHEMES * ALL)
 
     def test_methods_that_calibrate_are_nearer(self):
-        calibration = ("--calibration", self.other_texts(), "--calibration-samples", "0")
+        path, n_text = self.other_texts()
+        calibration = ("--calibration", path, "--calibration-samples", "0")
         self.check_schemes([(scheme, (*options, *calibration), form, limit) for
                             scheme, options, form, limit in CALIBRATED + MORE_CALIBRATED * ALL])
         with open(self.path("out0/quantize_report.json"), encoding="utf-8") as f:
             report = json.load(f)
-        self.assertRegex(report["order"]["calibration"], r"^1\d\d texts, \d+ tokens, sha256 ")
+        self.assertRegex(report["order"]["calibration"], rf"^{n_text} texts, \d+ tokens, sha256 ")
         # all but the draft layer's
         self.assertEqual([(t["matrices"], t["calibrated"], t["few_tokens"])
                           for t in report["targets"].values()],

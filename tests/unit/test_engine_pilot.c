@@ -1,6 +1,6 @@
 /* test_engine_pilot [ref|cpu|cuda [REQUESTS]] - the pilot model through the engine
  *
- * With 16 requests, or as many as are asked for.
+ * With 16 requests and all shapes of steps, or as many requests as are asked for and some shapes.
  *
  * The bits are the same whatever the budget, the neighbours and the number of threads; after
  * preemptions, from cached pages, from tiers, and with drafts. On a GPU steps are launched before
@@ -161,14 +161,17 @@ static void the_same_bits_whatever_the_step(void **state)
     (void)state;
     static const struct shape shapes[] = {
         {4096, 2, 16, 300, PILOT_LEN, false, 0, 0}, /* all together, two threads */
-        {64, 1, 16, 300, PILOT_LEN, false, 0, 0},
         {16, 2, 16, 300, PILOT_LEN, true, 0, 0},
+        {64, 1, 16, 300, PILOT_LEN, true, 4, 0},
+        {64, 2, 16, 24, PILOT_LEN, false, 1, 0}, /* few pages: long prompts wait for each other */
+        /* with all requests */
+        {64, 1, 16, 300, PILOT_LEN, false, 0, 0},
         {4096, 1, 16, 300, PILOT_LEN, false, 2, 0},
         {64, 2, 16, 300, PILOT_LEN, true, 4, 0},
-        {64, 2, 16, 24, PILOT_LEN, false, 1, 0},
-        {64, 2, 16, 24, PILOT_LEN, false, 0, 0}, /* few pages: long prompts wait for each other */
+        {64, 2, 16, 24, PILOT_LEN, false, 0, 0},
     };
-    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+    const size_t n_shape = n_request < N_REQUEST ? 4 : sizeof shapes / sizeof shapes[0];
+    for (size_t k = 0; k < n_shape; k++) {
         fathom_engine *e = open_shape(&shapes[k]);
         for (int i = 0; i < n_request; i++) submit(e, i);
         answers_wait(e, (size_t)n_request);
@@ -195,11 +198,13 @@ static void a_prompt_is_scored_as_it_was_drawn(void **state)
     (void)state;
     static const struct shape shapes[] = {
         {4096, 1, 16, 300, PILOT_LEN, false, 0, 0},
-        {50, 2, 16, 300, PILOT_LEN, false, 0, 0},
         {64, 2, 16, 30, PILOT_LEN, false, 2, 0},
+        /* with all requests */
+        {50, 2, 16, 300, PILOT_LEN, false, 0, 0},
     };
     static int32_t texts[N_REQUEST][PILOT_LEN];
-    for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+    const size_t n_shape = n_request < N_REQUEST ? 2 : sizeof shapes / sizeof shapes[0];
+    for (size_t k = 0; k < n_shape; k++) {
         fathom_engine *e = open_shape(&shapes[k]);
         for (int i = 0; i < n_request; i++) {
             fathom_request r = {.prompt = texts[i], .n_prompt = requests[i].n_prompt + alone[i].n};

