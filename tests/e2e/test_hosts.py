@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|gpu|gpu_lost|gpu_sums|gpu_sums_four|
-        gpu_sums_lost|pmix|refused PROGRAM
+    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|gpu_sums|
+        gpu_sums_four|gpu_sums_lost|pmix|refused PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
 stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
 lanes, lanes_lost: likewise of hosts whose ranks have requests of their own.
-gpu, gpu_lost: likewise of stages on GPUs, which the program simulates: few and short answers.
+gpu, gpu_one_each, gpu_lost: likewise of stages on GPUs, two or one of them a stage, which the program
+simulates: few and short answers.
 gpu_sums, gpu_sums_four, gpu_sums_lost: likewise of ranks that share layers, with the double of NCCL beside the
 program.
 pmix: mpirun starts them, and nobody says where host 0 is; ends with 77 where that cannot be done.
@@ -160,7 +161,6 @@ def simulate():
 
 def gpu():
     simulate()
-    check_same(("-pp", "2"), ())
     check_same(("-tp", "2", "-pp", "2"), ("-tp", "2"), *DRAFTS)
     old = {**os.environ, "NCCL_DOUBLE_VERSION": "21203"}
     none = {**os.environ, "LD_LIBRARY_PATH": "/none"}
@@ -171,6 +171,11 @@ def gpu():
     for words, why, env in cases:
         line = last_line(*FLAGS, *words, "-n", "2", "--port", "0", env=env)
         assert why in line, line
+
+
+def gpu_one_each():
+    simulate()
+    check_same(("-pp", "2"), ())
 
 
 def gpu_sums():
@@ -403,8 +408,9 @@ def refused():
 def main():
     part = sys.argv.pop(1)
     take_program(sys.argv)
-    {"same": same, "lost": lost, "refused": refused, "pmix": pmix, "gpu": gpu, "gpu_lost": gpu_lost,
-     "gpu_sums": gpu_sums, "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "stages": stages,
+    {"same": same, "lost": lost, "refused": refused, "pmix": pmix, "gpu": gpu,
+     "gpu_one_each": gpu_one_each, "gpu_lost": gpu_lost, "gpu_sums": gpu_sums,
+     "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "stages": stages,
      "stages_lost": lambda: lost(STAGES), "lanes": lanes,
      "lanes_lost": lambda: lost(LANES)}[part]()
 
