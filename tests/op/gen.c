@@ -70,10 +70,7 @@ uint32_t gen_below(struct gen *g, uint32_t n)
 
 float gen_normal(struct gen *g)
 {
-    uint64_t bits = rng_next(&g->state);
-    uint32_t sum = 0;
-    for (int i = 0; i < 4; i++) sum += (uint32_t)(bits >> 16 * i) & 0xffff;
-    return ((float)sum - 2 * 65535.0f) * (1.7320508f / 65536);
+    return rng_normal(&g->state);
 }
 
 float *gen_floats(struct gen *g, size_t n, float std)
@@ -340,8 +337,9 @@ struct tensor_view gen_matrix(struct gen *g, enum dtype t, uint32_t n_row, uint3
     }
     for (uint32_t r = 0; r < full_row; r++) {
         for (uint32_t c = 0; c < stride; c++) {
-            float unit = t == DTYPE_F8_E4M3 ? 112 : std; /* 4 deviations are 448 */
-            store(data, t, (size_t)r * stride + c, gen_normal(g) * unit);
+            float f = gen_normal(g) * std;
+            if (t == DTYPE_F8_E4M3) f = gen_normal(g) * 112; /* 4 deviations are 448 */
+            store(data, t, (size_t)r * stride + c, f);
         }
     }
     return v;

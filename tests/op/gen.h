@@ -20,8 +20,6 @@ struct gen *gen_create_for(uint64_t seed, enum act_type act);
 void gen_destroy(struct gen *g);
 void *gen_alloc(struct gen *g, size_t bytes); /* zeroed, 64-byte aligned, owned by g */
 uint32_t gen_below(struct gen *g, uint32_t n);
-
-/* gen_normal - mean 0, deviation 1, nearly normal: the sum of four uniform values, within 3.5 */
 float gen_normal(struct gen *g);
 
 /* gen_floats - n normal values */
