@@ -455,8 +455,8 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
  * all parts, total take N / 2 a thread each. */
 template <int N, bool SPLIT, int G> constexpr uint32_t blocks_max(void)
 {
-    if (G > 0 && N == 8) return 6; /* codes of weights */
-    if (G > 0 && N == 16) return 5;
+    if (G > 0 && N == 8) return SPLIT ? 6 : 4; /* codes of weights; rings hold no more blocks */
+    if (G > 0 && N == 16) return SPLIT ? 5 : 4;
     if (G > 0 && N == 32) return 3;
     if (G > 0 && N == 64) return 2;
     return N == 8 && SPLIT ? 8 : N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
@@ -546,20 +546,22 @@ template <int N, int G> static struct few_shape walking_shape(uint32_t cluster_s
 }
 
 /* Blocks for one item each, if the device holds all of them at once with rings that are deep
- * enough; else n_byte is 0. */
+ * enough; else n_byte is 0. Clusters leave places empty. Others fill them all: with one more block a
+ * multiprocessor than are needed, some would get two more than others. */
 template <int N, int G>
 static struct few_shape single_shape(uint32_t cluster_size, uint32_t n_block, uint32_t n_k_line,
                                      uint32_t n_sm, bool may_turn)
 {
     const uint32_t n_part = cluster_size > 1 ? 1 : 0;
     const uint32_t least = cluster_size > 1 ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
+    const uint32_t sixteenths = cluster_size > 1 ? 15 : 16;
     if (may_turn && n_k_line <= STAGES_MAX) {
         const struct few_shape f = shape_of<N, G>(n_part, n_k_line, true);
-        if (n_block <= f.per_sm * n_sm * 15 / 16) return f; /* clusters leave places empty */
+        if (n_block <= f.per_sm * n_sm * sixteenths / 16) return f;
     }
     for (uint32_t n = min(n_k_line, (uint32_t)STAGES_MAX); n >= min(n_k_line, least); n--) {
         const struct few_shape f = shape_of<N, G>(n_part, n, false);
-        if (n_block <= f.per_sm * n_sm * 15 / 16) return f;
+        if (n_block <= f.per_sm * n_sm * sixteenths / 16) return f;
     }
     return {};
 }
