@@ -331,18 +331,39 @@ static __device__ __forceinline__ float finished(const struct product_rows &, ui
     return int8_value(sum, in_scale, out_scale);
 }
 
-/* Output `column` of rows 8 j + 2 t and the next. */
+/* The outputs of row `row` of a tile; NULL: there is no such row. */
+static __device__ __forceinline__ float *outputs_of(const struct few_work &w,
+                                                    const struct product_rows &rows, int row)
+{
+    return row < rows.n ? w.a.out + (size_t)out_row(rows, row) * w.a.out_stride : NULL;
+}
+
+/* Those of a lane's rows 2 t and the next of 8, kept for a run: its tiles may be as short as two K
+ * lines. More rows take registers that sums need. */
+template <int N> struct few_outputs {
+    enum { KEPT = N == 8 };
+    float *row[2];
+};
+
+template <int N>
+static __device__ __forceinline__ void
+outputs_keep(struct few_outputs<N> &o, const struct few_work &w, const struct product_rows &rows)
+{
+    const int first = 2 * ((int)threadIdx.x % 4);
+    for (int i = 0; i < 2 && few_outputs<N>::KEPT; i++) o.row[i] = outputs_of(w, rows, first + i);
+}
+
+/* Output `column` of two rows. */
 template <typename SUM>
 static __device__ __forceinline__ void
-store_pair(const struct few_work &w, const struct product_rows &rows, int j, uint32_t column,
-           SUM sum0, SUM sum1, const float2 &in_scale, float out_scale)
+store_pair(const struct few_work &w, const struct product_rows &rows, float *to0, float *to1,
+           uint32_t column, SUM sum0, SUM sum1, const float2 &in_scale, float out_scale)
 {
-    const int row = 8 * j + 2 * ((int)threadIdx.x % 4);
     if (column >= w.a.n) return;
     const float x = finished(rows, column, sum0, in_scale.x, out_scale);
     const float y = finished(rows, column, sum1, in_scale.y, out_scale);
-    if (row < rows.n) w.a.out[(size_t)out_row(rows, row) * w.a.out_stride + column] = x;
-    if (row + 1 < rows.n) w.a.out[(size_t)out_row(rows, row + 1) * w.a.out_stride + column] = y;
+    if (to0) to0[column] = x;
+    if (to1) to1[column] = y;
 }
 
 /* Sends a part's sums to the blocks that add them up: eighth u to block u / (eighths of a block).
@@ -391,7 +412,9 @@ add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t 
             add_bits(x, v.x);
             add_bits(y, v.y);
         }
-        store_pair(w, rows, (int)(i % (N / 8)), column, x, y, in_scale, out_scale);
+        const int row = 8 * (int)(i % (N / 8)) + 2 * ((int)lane % 4);
+        store_pair(w, rows, outputs_of(w, rows, row), outputs_of(w, rows, row + 1), column, x, y,
+                   in_scale, out_scale);
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(smem_address(&b.s->read));
@@ -399,14 +422,19 @@ add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t 
 
 template <int N, int G>
 static __device__ __forceinline__ void
-store_tile(const struct few_work &w, const struct product_rows &rows, uint32_t column0,
+store_tile(const struct few_work &w, const struct product_rows &rows,
+           const struct few_outputs<N> &o, uint32_t column0,
            const typename few_sum<G>::type (&sum)[N / 2], const struct few_scales<N> &s)
 {
     const uint32_t column = lane_column(column0);
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
-        store_pair(w, rows, j, column, sum[4 * j], sum[4 * j + 1], s.in[j], s.out[0]);
-        store_pair(w, rows, j, column + 8, sum[4 * j + 2], sum[4 * j + 3], s.in[j], s.out[1]);
+        const int row = 8 * j + 2 * ((int)threadIdx.x % 4);
+        float *to0 = few_outputs<N>::KEPT ? o.row[0] : outputs_of(w, rows, row);
+        float *to1 = few_outputs<N>::KEPT ? o.row[1] : outputs_of(w, rows, row + 1);
+        store_pair(w, rows, to0, to1, column, sum[4 * j], sum[4 * j + 1], s.in[j], s.out[0]);
+        store_pair(w, rows, to0, to1, column + 8, sum[4 * j + 2], sum[4 * j + 3], s.in[j],
+                   s.out[1]);
     }
 }
 
@@ -421,6 +449,8 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
         const struct few_run r = run_at<MAPPED>(w, i);
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
         struct few_scales<N> scales;
+        struct few_outputs<N> outputs;
+        if (!SPLIT) outputs_keep(outputs, w, rows);
 #pragma unroll
         for (int j = 0; j < N / 8 && !SPLIT; j++) scales.in[j] = pair_scales<G>(w, rows, j);
         for (uint32_t col = r.col; col < r.col_end; col++, n_item++) {
@@ -445,7 +475,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                 scales.out[0] = column_scale<G>(w, rows, lane_column(col * BM));
                 scales.out[1] = column_scale<G>(w, rows, lane_column(col * BM) + 8);
                 sum_k_parts<N, MAPPED, G>(sum, w, b, at);
-                store_tile<N, G>(w, rows, col * BM, sum, scales);
+                store_tile<N, G>(w, rows, outputs, col * BM, sum, scales);
             }
         }
     }
