@@ -576,8 +576,8 @@ template <int N, int G> static struct few_shape walking_shape(uint32_t cluster_s
 }
 
 /* Blocks for one item each, if the device holds all of them at once with rings that are deep
- * enough; else n_byte is 0. Clusters leave places empty. Others fill them all: with one more block a
- * multiprocessor than are needed, some would get two more than others. */
+ * enough; else n_byte is 0. Clusters leave places empty. Others fill them all: with one block a
+ * multiprocessor more than are needed, some would get two more than others. */
 template <int N, int G>
 static struct few_shape single_shape(uint32_t cluster_size, uint32_t n_block, uint32_t n_k_line,
                                      uint32_t n_sm, bool may_turn)

@@ -24,7 +24,7 @@ enum {
     SPLIT_STAGES_MIN = 2, /* of a block that makes one part of K of one tile */
     ALONE_STAGES_MIN = 6, /* and of one that makes all of them */
     UNITS = 8,            /* eighths of a tile: what a block of a cluster of 8 adds up */
-    RUN_K_LINES = 8,      /* K lines that one lookup of a task's rows should last for */
+    RUN_K_LINES = 16,     /* K lines that one lookup of a task's rows should last for */
     ALONE_TILES = 2,      /* tiles a multiprocessor from which on no K is shared */
     SM_BYTES = 228 << 10,
     BLOCK_BYTES = 1 << 10, /* what the device keeps for itself of each block's shared memory */
