@@ -266,7 +266,7 @@ static bool rounds_sums(enum act_type act)
     return act == ACT_FP8 && (strcmp(name, "cuda") == 0 || strcmp(name, "cuda_sim_tuned") == 0);
 }
 
-/* What make test leaves out, as it takes long: the portable ones of make test-long are asked all. */
+/* What make test leaves out, as it takes long: the portable ones of make test-long do it all. */
 static bool is_tuned_sim(void)
 {
     return strcmp(op_backend(), "cuda_sim_tuned") == 0;
