@@ -219,17 +219,25 @@ class Case:
 
 
 def check_gpus(cut):
-    """Of simulated GPUs: what is in memory when a host was lost and came back."""
+    """Of simulated GPUs: what is in memory when a host was lost and came back, and on disk after a restart."""
     test_hosts.simulate()
-    body = {"prompt": text_of(1, 40), "max_tokens": 3, "temperature": 1, "seed": 1, "ignore_eos": True, "logprobs": 2}
-    hosts = Hosts(*test_hosts.FLAGS, *cut, "--kv-offload-ram", "32M")
-    want, n_found = ask(hosts.first, 0, **body)
-    assert n_found == 0
-    wait_until(lambda: not total(hosts.first, "fathom_kv_tier_uncopied_pages"))
-    hosts.kill_last()
-    got, n_found = ask(hosts.first, 0, **body)
-    assert got == want and n_found >= 64, (got, want, n_found)
-    hosts.stop()
+    body = {"prompt": text_of(1, 90), "max_tokens": 3, "temperature": 1, "seed": 1, "ignore_eos": True, "logprobs": 2}
+    pages = tempfile.mkdtemp(prefix="fathom-hosts-")
+    flags = (*test_hosts.FLAGS, *cut, "--kv-offload-ram", "32M", "--kv-offload-dir", pages, "--kv-offload-dir-size", "64M")
+    try:
+        hosts = Hosts(*flags)
+        want, n_found = ask(hosts.first, 0, **body)
+        assert n_found == 0
+        wait_until(lambda: not total(hosts.first, "fathom_kv_tier_uncopied_pages"))
+        hosts.kill_last()
+        for again in range(2):
+            got, n_found = ask(hosts.first, 0, **body)
+            assert got == want and n_found >= 128, (again, got, want, n_found)
+            hosts.stop()
+            if not again:
+                hosts = Hosts(*flags)
+    finally:
+        shutil.rmtree(pages)
 
 
 CASES = {

@@ -543,7 +543,7 @@ cudaError_t cudaMallocHost(void **out, size_t n)
     guard hold(lock);
     if (broken[current_device()]) return broken[current_device()];
     if (fails(SIMT_MALLOC_HOST)) return cudaErrorMemoryAllocation;
-    if (posix_memalign(out, 256, n) != 0) return cudaErrorMemoryAllocation;
+    if (posix_memalign(out, 4096, n) != 0) return cudaErrorMemoryAllocation; /* whole pages */
     pinned[(const char *)*out] = n;
     return cudaSuccess;
 }
