@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -32,8 +33,8 @@ class Kimi(unittest.TestCase):
         shutil.copy(ranks, cls.folder)
         with open(ranks, encoding="ascii") as f:
             first = len(f.readlines())
-        with open(os.path.join(DATA, "kimi", "config.json"), encoding="utf-8") as f:
-            config = json.load(f)
+        with tarfile.open(os.path.join(DATA, "kimi", "model.tar.xz")) as model:
+            config = json.load(model.extractfile("config.json"))
         del config["quantization_config"]
         config.update(vocab_size=1024, n_routed_experts=8, num_hidden_layers=2,
                       max_position_embeddings=2048, eos_token_id=first + 2, bos_token_id=first)
