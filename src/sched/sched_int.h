@@ -1,4 +1,5 @@
-/* sched_int.h - the scheduler's state, for sched_plan.c, which changes it, and sched_check.c */
+/* sched_int.h - the scheduler's state, for sched_plan.c, which changes it, sched_ask.c and
+ * sched_check.c */
 #ifndef FATHOM_SCHED_SCHED_INT_H
 #define FATHOM_SCHED_SCHED_INT_H
 

@@ -1,0 +1,68 @@
+/* sched_ask.c - what others ask of a scheduler's state, which nothing here changes */
+#include "kv/tiers.h"
+#include "sched/sched.h"
+#include "sched/sched_int.h"
+
+uint32_t sched_n_flight(const struct sched *s)
+{
+    return s->n_flight;
+}
+
+uint32_t sched_n_waiting(const struct sched *s)
+{
+    return s->waiting.n;
+}
+
+uint64_t sched_fetch_poll_us(const struct sched *s)
+{
+    const struct tiers *tiers = s->prefix ? prefix_tiers(s->prefix) : NULL;
+    return tiers && tiers_pulls_again(tiers) ? SCHED_AGAIN_POLL_US : SCHED_FETCH_POLL_US;
+}
+
+bool sched_decodes(const struct sched *s)
+{
+    const struct request *r = s->running.head;
+    while (r && request_gap(r) != 1) r = r->next;
+    return r != NULL;
+}
+
+uint32_t sched_n_fetching(const struct sched *s)
+{
+    return s->fetching.n;
+}
+
+uint32_t sched_n_running(const struct sched *s)
+{
+    return s->running.n;
+}
+
+const struct sched_totals *sched_totals(const struct sched *s)
+{
+    return &s->totals;
+}
+
+bool sched_is_short_of_pages(const struct sched *s)
+{
+    return s->short_of_pages;
+}
+
+struct request *sched_first_running(const struct sched *s)
+{
+    return s->running.head;
+}
+
+struct request *sched_first_fetching(const struct sched *s)
+{
+    return s->fetching.head;
+}
+
+struct request *sched_first_waiting(const struct sched *s)
+{
+    return s->waiting.head;
+}
+
+struct request *sched_any(const struct sched *s)
+{
+    if (s->running.head) return s->running.head;
+    return s->fetching.head ? s->fetching.head : s->waiting.head;
+}
