@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import socket
 import subprocess
 import sys
 
@@ -113,6 +114,25 @@ def need_ucx(program):
     if done.returncode != 0:
         print("skipped:", done.stderr.strip())
         sys.exit(77)
+
+
+def carry(a, b, change):
+    """Passes on from socket a to b, and ends both when one does; or when change(bytes before, piece) says so, which may alter
+    the piece."""
+    n = 0
+    try:
+        while piece := bytearray(a.recv(1 << 16)):
+            if change and change(n, piece):
+                break
+            n += len(piece)
+            b.sendall(piece)
+    except OSError:
+        pass
+    for s in (a, b):
+        try:
+            s.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
 
 
 def take_part(parts):

@@ -20,7 +20,7 @@ import threading
 import time
 
 import test_hosts
-from pd_servers import moved, prefill, text_of, total
+from pd_servers import carry, moved, prefill, text_of, total
 from served import Server, take_program, wait_until
 from test_hosts import DRAFTS, LANES, RANKS, STAGES, Follower, free_port, of_hosts, ready
 
@@ -59,23 +59,13 @@ class Way:
                 continue
             for a, b in ((near, far), (far, near)):
                 a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                threading.Thread(target=self.carry, args=(a, b), daemon=True).start()
+                threading.Thread(target=carry, args=(a, b, self.is_over), daemon=True).start()
 
-    def carry(self, a, b):
-        try:
-            while piece := a.recv(1 << 16):
-                if self.left is not None:
-                    self.left -= len(piece)
-                    if self.left < 0:
-                        break
-                b.sendall(piece)
-        except OSError:
-            pass
-        for s in (a, b):
-            try:
-                s.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+    def is_over(self, _, piece):
+        if self.left is None:
+            return False
+        self.left -= len(piece)
+        return self.left < 0
 
 
 class Hosts:

@@ -296,6 +296,7 @@ def check_router_overlap(one, ps, d, router):
     for seed in (720, 721):
         body, answers = body_of(seed, 400), []
         d.wait_idle()
+        n_computed = total(d, "vllm:prompt_tokens_total")
         for p in ps:
             p.process.send_signal(signal.SIGSTOP)
         asked = threading.Thread(target=lambda b=body: answers.append(
@@ -303,7 +304,7 @@ def check_router_overlap(one, ps, d, router):
         asked.start()
         wait_until(started)
         wait_until(lambda: waiting_tokens(d) <= 64)  # the rest comes
-        assert not answers
+        assert total(d, "vllm:prompt_tokens_total") == n_computed and not answers
         if seed == 721:
             ps[0].kill()
             ps[0] = server("kv_producer")

@@ -22,7 +22,7 @@ import struct
 import threading
 import time
 
-from pd_servers import (TRANSPORT, body_of, handed_over, lend, lend_half, moved, pages_port, post,
+from pd_servers import (TRANSPORT, body_of, carry, handed_over, lend, lend_half, moved, pages_port, post,
                         prefill, said, server, take_part, text_of, tight_server, total)
 from served import HANG_S, wait_until
 
@@ -40,26 +40,8 @@ class Relay:
         while True:
             near, _ = self.listener.accept()
             far = socket.create_connection(("127.0.0.1", self.port_behind))
-            threading.Thread(target=self.copy, args=(near, far, None), daemon=True).start()
-            threading.Thread(target=self.copy, args=(far, near, self.change), daemon=True).start()
-
-    @staticmethod
-    def copy(a, b, change):
-        n = 0
-        try:
-            while piece := a.recv(65536):
-                piece = bytearray(piece)
-                if change and change(n, piece):
-                    break
-                n += len(piece)
-                b.sendall(piece)
-        except OSError:
-            pass
-        for s in (a, b):
-            try:
-                s.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            threading.Thread(target=carry, args=(near, far, None), daemon=True).start()
+            threading.Thread(target=carry, args=(far, near, self.change), daemon=True).start()
 
 
 GREETED = 2 * 24 + 200 + 16  # bytes that a server has sent once it is READY
