@@ -226,6 +226,14 @@ def ask_and_stay(s, body):
     return connection
 
 
+def ask_all(s, bodies):
+    """The requests, once the server has them all: what leaves before that is nobody's yet."""
+    n_before = total(s, "vllm:request_params_n_count")
+    connections = [ask_and_stay(s, body) for body in bodies]
+    wait_until(lambda: total(s, "vllm:request_params_n_count") >= n_before + len(bodies))
+    return connections
+
+
 def check_released(p, n_page):
     """Their leases last for an hour: it takes prompts again because it was told."""
     wait_until(lambda: total(p, "fathom_kv_pages_released_total") >= n_page)
@@ -238,11 +246,9 @@ def check_release():
     # while they wait: one answer at a time, and others are before them
     bodies, params = lend_half(p)
     n_page = sum(len(given["remote_block_ids"]) for given in params)
-    others = [ask_and_stay(d, body_of(770 + i, 20, max_tokens=1900)) for i in range(8)]
-    wait_until(lambda: d.health()["running"] == 1)
-    leaving = [ask_and_stay(d, {**body, "kv_transfer_params": given})
-               for body, given in zip(bodies, params)]
-    wait_until(lambda: d.health()["waiting"] >= len(leaving) + 1)
+    others = ask_all(d, [body_of(770 + i, 20, max_tokens=1900) for i in range(8)])
+    leaving = ask_all(d, [{**body, "kv_transfer_params": given}
+                          for body, given in zip(bodies, params)])
     p.process.send_signal(signal.SIGSTOP)  # it cannot be told at once
     for connection in leaving:
         connection.close()
@@ -264,8 +270,8 @@ def check_release():
 
         port = Relay(pages_port(p), stall_and_tell).port
         bodies, params = lend_half(p, 780)
-        leaving = [ask_and_stay(d, {**body, "kv_transfer_params": {**given, "remote_port": port}})
-                   for body, given in zip(bodies, params)]
+        leaving = ask_all(d, [{**body, "kv_transfer_params": {**given, "remote_port": port}}
+                              for body, given in zip(bodies, params)])
         assert stalled.wait(HANG_S)
         for connection in leaving:
             connection.close()
