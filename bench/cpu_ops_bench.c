@@ -6,7 +6,7 @@
  * `products` reads a weight that no cache holds and prints bytes per second beside what a plain
  * streaming read of the same memory reaches in the same minute. `step` runs the operators of the
  * embedded model's shape in the model's order over generated weights; its numbers are those of
- * operators, without engine or server. ISA: best, avx512, avx2, portable. Medians of repeats;
+ * operators, without engine or server. ISA: best, amx, avx512, avx2, portable. Medians of repeats;
  * the least beside them tells a quiet machine from a busy one.
  */
 #include <math.h>
@@ -597,10 +597,10 @@ static void bench_steps(unsigned n_thread, enum cpu_isa isa)
 
 int main(int argc, char **argv)
 {
-    static const char *const isas[] = {"best", "avx512", "avx2", "portable"};
+    static const char *const isas[] = {"best", "amx", "avx512", "avx2", "portable"};
     unsigned n_thread = argc > 2 ? (unsigned)strtoul(argv[2], NULL, 10) : 2;
     enum cpu_isa isa = CPU_ISA_BEST;
-    for (int i = 0; argc > 3 && i < 4; i++) {
+    for (int i = 0; argc > 3 && i < 5; i++) {
         if (strcmp(argv[3], isas[i]) == 0) isa = (enum cpu_isa)i;
     }
     if (argc > 1 && strcmp(argv[1], "products") == 0)
@@ -610,7 +610,7 @@ int main(int argc, char **argv)
     else if (argc > 1 && strcmp(argv[1], "step") == 0)
         bench_steps(n_thread, isa);
     else
-        fprintf(stderr,
-                "usage: bench_cpu_ops products|int8|step [N_THREAD] [best|avx512|avx2|portable]\n");
+        fprintf(stderr, "usage: bench_cpu_ops products|int8|step [N_THREAD] "
+                        "[best|amx|avx512|avx2|portable]\n");
     return 0;
 }

@@ -189,7 +189,7 @@ static void check_cuts(enum cpu_isa isa, enum act_type act, enum kv_type kv, boo
 
 static void bits_do_not_depend_on_the_cut(void **state)
 {
-    static const enum cpu_isa isas[] = {CPU_ISA_AVX512, CPU_ISA_AVX2};
+    static const enum cpu_isa isas[] = {CPU_ISA_AMX, CPU_ISA_AVX512, CPU_ISA_AVX2};
     (void)state;
     for (size_t i = 0; i < sizeof isas / sizeof *isas; i++) {
         if (!cpu_kernels_of(isas[i])) continue;

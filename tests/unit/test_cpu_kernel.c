@@ -16,7 +16,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
-static const enum cpu_isa isas[] = {CPU_ISA_PORTABLE, CPU_ISA_AVX2, CPU_ISA_AVX512};
+static const enum cpu_isa isas[] = {CPU_ISA_PORTABLE, CPU_ISA_AVX2, CPU_ISA_AVX512, CPU_ISA_AMX};
 enum { N_ISA = sizeof isas / sizeof *isas };
 
 static float normal(uint64_t *state)
@@ -344,7 +344,7 @@ static void products_are_right_and_rows_are_alone(void **state)
 
 /* ---- products with int8 inputs ---- */
 
-enum { INT8_COLUMNS = 384 };
+enum { N_ROW = 101, ROW_STRIDE = 1184 }; /* more rows than pass tiles at a time */
 
 /* The codes of some rows as their definition has them, and beside them what a product takes. */
 struct int8_rows {
@@ -361,14 +361,14 @@ static struct int8_rows make_int8_rows(const struct cpu_kernels *k, const struct
     const uint32_t group = w->input == INPUT_CODE_INT8_ROW ? w->n_col : KV_FP8_GROUP;
     const uint32_t block = 2 * w->block_pairs;
     const bool by_fours = w->kind == PACK_U4;
-    struct int8_rows r = {.x = aligned(N_TOKEN * X_STRIDE * sizeof *r.x),
-                          .code = aligned(N_TOKEN * X_STRIDE),
-                          .as_kept = aligned(N_TOKEN * X_STRIDE),
-                          .scale = aligned(N_TOKEN * w->n_block * sizeof *r.scale),
-                          .sum = aligned(N_TOKEN * w->n_block * sizeof *r.sum)};
-    for (uint32_t t = 0; t < N_TOKEN; t++) {
-        float *x = r.x + t * X_STRIDE;
-        int8_t *code = r.code + t * X_STRIDE, *as_kept = r.as_kept + t * X_STRIDE;
+    struct int8_rows r = {.x = aligned(N_ROW * ROW_STRIDE * sizeof *r.x),
+                          .code = aligned(N_ROW * ROW_STRIDE),
+                          .as_kept = aligned(N_ROW * ROW_STRIDE),
+                          .scale = aligned(N_ROW * w->n_block * sizeof *r.scale),
+                          .sum = aligned(N_ROW * w->n_block * sizeof *r.sum)};
+    for (uint32_t t = 0; t < N_ROW; t++) {
+        float *x = r.x + t * ROW_STRIDE;
+        int8_t *code = r.code + t * ROW_STRIDE, *as_kept = r.as_kept + t * ROW_STRIDE;
         for (uint32_t c = 0; c < w->n_col; c++) x[c] = normal(seed) * (t == 3 ? 0 : 1);
         for (uint32_t i = 0; i < w->n_col; i += group) {
             float top = 1e-10f;
@@ -395,27 +395,29 @@ static void check_int8_product(const struct cpu_kernels *k, const struct made *m
     const bool is_row = w->input == INPUT_CODE_INT8_ROW;
     const uint32_t block = 2 * w->block_pairs;
     struct int8_rows rows = make_int8_rows(k, w, seed);
-    float *y = aligned(N_TOKEN * Y_STRIDE * sizeof *y);
-    float *one = aligned(N_TOKEN * Y_STRIDE * sizeof *one);
+    float *y = aligned(N_ROW * Y_STRIDE * sizeof *y);
+    float *one = aligned(N_ROW * Y_STRIDE * sizeof *one);
+    uint8_t *decoded = aligned(CHUNK_BYTES);
     double error = 0, norm = 0;
     struct gemm_call call = {.w = w,
                              .type = OPERAND_INT8,
                              .n_panel = w->n_panel,
-                             .n_token = N_TOKEN,
+                             .n_token = N_ROW,
                              .x = rows.as_kept,
-                             .x_stride = X_STRIDE,
+                             .x_stride = ROW_STRIDE,
                              .x_scale = rows.scale,
                              .x_sum = rows.sum,
                              .y = y,
-                             .y_stride = Y_STRIDE};
+                             .y_stride = Y_STRIDE,
+                             .decoded = decoded};
     k->gemm[OPERAND_INT8](&call);
-    for (uint32_t t = 0; t < N_TOKEN; t++) {
+    for (uint32_t t = 0; t < N_ROW; t++) {
         for (uint32_t r = 0; r < w->n_row; r++) {
             double want = 0;
             for (uint32_t c = 0; c < w->n_col; c++) {
                 const double scale = (double)rows.scale[t * w->n_block + c / block];
                 want += (double)m->value[(size_t)r * w->n_col + c] * scale *
-                        rows.code[t * X_STRIDE + c];
+                        rows.code[t * ROW_STRIDE + c];
             }
             norm += want * want;
             error += pow((double)y[t * Y_STRIDE + r] - want, 2);
@@ -423,11 +425,11 @@ static void check_int8_product(const struct cpu_kernels *k, const struct made *m
     }
     assert_true(sqrt(error) <= (is_row ? 2e-7 : 1e-6) * sqrt(norm));
     for (int round = 0; round < 40; round++) {
-        uint32_t t0 = (uint32_t)rng_below(seed, N_TOKEN);
+        uint32_t t0 = (uint32_t)rng_below(seed, N_ROW);
         call.panel0 = (uint32_t)rng_below(seed, w->n_panel);
-        call.n_token = 1 + (uint32_t)rng_below(seed, N_TOKEN - t0);
+        call.n_token = 1 + (uint32_t)rng_below(seed, N_ROW - t0);
         call.n_panel = 1 + (uint32_t)rng_below(seed, w->n_panel - call.panel0);
-        call.x = rows.as_kept + t0 * X_STRIDE;
+        call.x = rows.as_kept + t0 * ROW_STRIDE;
         call.x_scale = rows.scale + t0 * w->n_block;
         call.x_sum = rows.sum + t0 * w->n_block;
         call.y = one;
@@ -443,6 +445,7 @@ static void check_int8_product(const struct cpu_kernels *k, const struct made *m
     mem_free(rows.sum);
     mem_free(y);
     mem_free(one);
+    mem_free(decoded);
 }
 
 static void int8_products_are_exact_but_for_scales(void **state)
@@ -453,7 +456,7 @@ static void int8_products_are_exact_but_for_scales(void **state)
         const struct cpu_kernels *k = cpu_kernels_of(isas[i]);
         if (!k) continue;
         for (int round = 0; round < 12; round++) {
-            const uint32_t shape[4] = {7 + 20 * (uint32_t)(round % 7), INT8_COLUMNS,
+            const uint32_t shape[4] = {7 + 20 * (uint32_t)(round % 7), round % 5 == 0 ? 1152 : 384,
                                        PAIRS_PER_BLOCK, round % 3 == 0 ? 1 : PANEL};
             const bool is_u4 = round % 2 == 0;
             struct made m = make(is_u4 ? PACK_U4 : PACK_I8, shape, round % 4 == 0, &seed);

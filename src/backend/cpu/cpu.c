@@ -25,7 +25,7 @@ static void get_caps(struct backend *b, struct backend_caps *out)
     memset(out, 0, sizeof *out);
     out->name = "cpu";
     snprintf(out->device, sizeof out->device, "%s, %u threads", cpu->k->isa, cpu->n_thread);
-    snprintf(out->numerics, sizeof out->numerics, "%s", cpu->k->isa);
+    snprintf(out->numerics, sizeof out->numerics, "%s", cpu->k->numerics);
     os_memory_bytes(&out->memory_bytes, &out->memory_free_bytes);
     for (int t = KV_TYPE_F32; t <= KV_TYPE_FP8; t++) out->kv_types[t] = true;
 }

@@ -1,6 +1,12 @@
 /* cpu_isa.c - the inner loops that the processor and the operating system can run */
 #include "backend/cpu/cpu_isa.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include "backend/backend.h"
 #include "backend/cpu/cpu_kernel.h"
 
@@ -19,16 +25,31 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512vnni");
 }
 
+/* Tiles with int8 products, and the system's leave for this process to have their registers, which
+ * it gives as often as it is asked. */
+static bool has_amx(void)
+{
+    enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
+    const unsigned tile = 1u << 24, int8 = 1u << 25; /* leaf 7, edx */
+    unsigned a, b, c, d;
+    if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if ((d & tile) == 0 || (d & int8) == 0) return false;
+    return syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
+}
+
 const struct cpu_kernels *cpu_kernels_of(enum cpu_isa isa)
 {
+    bool amx = has_amx();
     bool avx512 = has_avx512();
     bool avx2 = has_avx2();
     switch (isa) {
+    case CPU_ISA_AMX: return amx ? &cpu_kernels_amx : NULL;
     case CPU_ISA_AVX512: return avx512 ? &cpu_kernels_avx512 : NULL;
     case CPU_ISA_AVX2: return avx2 ? &cpu_kernels_avx2 : NULL;
     case CPU_ISA_PORTABLE: return &cpu_kernels_portable;
     case CPU_ISA_BEST: break;
     }
+    if (amx) return &cpu_kernels_amx;
     return avx512 ? &cpu_kernels_avx512 : avx2 ? &cpu_kernels_avx2 : &cpu_kernels_portable;
 }
 

@@ -6,7 +6,7 @@
 
 struct cpu_kernels;
 
-enum cpu_isa { CPU_ISA_BEST, CPU_ISA_AVX512, CPU_ISA_AVX2, CPU_ISA_PORTABLE };
+enum cpu_isa { CPU_ISA_BEST, CPU_ISA_AMX, CPU_ISA_AVX512, CPU_ISA_AVX2, CPU_ISA_PORTABLE };
 
 /* cpu_kernels_of - the table for `isa`, or NULL when the processor, the operating system or this
  * build lacks it; CPU_ISA_BEST always has one */

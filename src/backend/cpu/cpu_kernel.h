@@ -7,8 +7,8 @@
  * weight's own groups where these are smaller), inside a
  * block pair by pair in ascending column, from zero. The block's sum times its scale is added to
  * the f32 result. That order holds for every number of rows, so an element's bits depend on its own
- * row of x and of w only. Between instruction sets bits differ: `vdpbf16ps` adds the two products
- * of a pair one after the other without keeping denormals, FMA rounds once, plain C twice.
+ * row of x and of w only. Between instruction sets bits differ (numerics): `vdpbf16ps` adds the two
+ * products of a pair one after the other without keeping denormals, FMA rounds once, plain C twice.
  */
 #ifndef FATHOM_BACKEND_CPU_KERNEL_H
 #define FATHOM_BACKEND_CPU_KERNEL_H
@@ -180,6 +180,7 @@ static inline uint32_t topk_key(float value)
 
 struct cpu_kernels {
     const char *isa;
+    const char *numerics;      /* equal for tables that compute the same bits */
     enum operand bf16_operand; /* how ACT_BF16 inputs are kept */
     /* Products by the type of x; OPERAND_BF16 is NULL where there is no bf16 dot product.
      * OPERAND_INT8 is for PACK_I8 and PACK_U4 of blocks that are whole fours of columns: sums of
@@ -246,10 +247,12 @@ extern const struct cpu_kernels cpu_kernels_portable;
 #if defined(__x86_64__)
 extern const struct cpu_kernels cpu_kernels_avx2;
 extern const struct cpu_kernels cpu_kernels_avx512;
+extern const struct cpu_kernels cpu_kernels_amx;
 
 /* cpu_dot_avx512.c, for the AVX-512 table */
 void cpu_gemm_bf16_avx512(const struct gemm_call *c);
 void cpu_gemm_int8_avx512(const struct gemm_call *c); /* cpu_dot_int8_avx512.c */
+void cpu_gemm_int8_amx(const struct gemm_call *c);    /* cpu_dot_int8_amx.c */
 void cpu_gemm_int8_avx2(const struct gemm_call *c);   /* cpu_dot_int8_avx2.c */
 void cpu_attend_bf16_avx512(const struct attend_call *c);
 void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);

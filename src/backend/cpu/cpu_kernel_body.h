@@ -217,6 +217,9 @@ static void gemm_f32(const struct gemm_call *c)
     }
 }
 
+#ifndef KERNEL_NUMERICS
+#define KERNEL_NUMERICS KERNEL_ISA
+#endif
 #ifndef KERNEL_GEMM_INT8
 
 /* ---- products with int8 inputs ---- */
@@ -717,6 +720,9 @@ static void exp_row(const float *x, float max, uint32_t n, float *out)
     for (uint32_t i = 0; i < n; i += LANES) v_store(out + i, exp_vector(v_sub(v_load(x + i), m)));
 }
 
+#ifndef KERNEL_NUMERICS
+#define KERNEL_NUMERICS KERNEL_ISA
+#endif
 #ifndef KERNEL_GEMM_INT8
 #define KERNEL_GEMM_INT8 gemm_int8
 #endif
@@ -728,6 +734,7 @@ static void exp_row(const float *x, float max, uint32_t n, float *out)
 
 const struct cpu_kernels KERNEL_TABLE = {
     .isa = KERNEL_ISA,
+    .numerics = KERNEL_NUMERICS,
     .bf16_operand = KERNEL_BF16_OPERAND,
     .gemm = {[OPERAND_F32] = gemm_f32,
              [OPERAND_BF16] = KERNEL_GEMM_BF16,
