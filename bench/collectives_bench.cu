@@ -4,7 +4,8 @@
  *
  * Rows of 7168. First every sum is compared with the host's, bit for bit. Then recorded trains of
  * calls are timed, microseconds a call, the slowest GPU's: reduce_norm with all rows on all GPUs
- * (all); with rows of owners and their codes back to all (own); the norm without any sum; and,
+ * (all), and each of its two ways; with rows of owners and their codes back to all (own); the norm
+ * without any sum; and,
  * where libnccl.so.2 can be loaded, its all-reduce with the norm behind it, without multicast. The
  * floor is that of the bytes that leave a GPU, at 374 GB/s, and 1.3 us for the way. */
 #include <dlfcn.h>
@@ -17,14 +18,14 @@
 #include "cuda_call.cuh"
 #include "ranks_train.cuh"
 
-enum { HIDDEN = 7168, ROWS_MAX = 4096, N_SIZE = 8, REPEATS = 5 };
+enum { HIDDEN = 7168, ROWS_MAX = 4096, N_SIZE = 9, REPEATS = 5 };
 
-static const uint32_t sizes[N_SIZE] = {1, 2, 4, 8, 16, 64, 512, 4096};
+static const uint32_t sizes[N_SIZE] = {1, 2, 4, 8, 16, 32, 64, 512, 4096};
 
 #define LINK_BYTES 374e9
 #define WAY_US 1.3
 
-enum what { ALL, OWN, ALONE, NCCL };
+enum what { ALL, ONE_SHOT, TWO_SHOTS, OWN, ALONE, NCCL };
 
 struct nccl {
     int (*init_all)(void **comms, int n, const int *devices);
@@ -181,9 +182,12 @@ static void enqueue(struct setup *s, enum what what, uint32_t n_row)
             enqueue_own(k, n_row);
             continue;
         }
-        if (what != ALL) k->c->peers.world = 1; /* no sum */
+        const struct peers as_it_is = k->c->peers;
+        if (what == ALONE || what == NCCL) k->c->peers.world = 1; /* no sum */
+        if (what == ONE_SHOT) k->c->peers.n_one_shot = k->c->peers.at.one_shot_rows;
+        if (what == TWO_SHOTS) k->c->peers.n_one_shot = 0;
         enqueue_norm(k, n_row);
-        k->c->peers.world = s->n;
+        k->c->peers = as_it_is;
     }
 }
 
@@ -226,6 +230,16 @@ static double time_train(struct setup *s, enum what what, uint32_t n_row)
     return best / n_call;
 }
 
+/* A part's value as it travels: rounded to bf16. */
+static float as_sent(float v)
+{
+    uint32_t u;
+    memcpy(&u, &v, sizeof u);
+    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
+    memcpy(&v, &u, sizeof v);
+    return v;
+}
+
 /* Every rank's residual is the host's, and its norms are the first rank's. */
 static void check_bits(struct setup *s, uint32_t n_row)
 {
@@ -244,8 +258,8 @@ static void check_bits(struct setup *s, uint32_t n_row)
         bind(k);
         check(k->b->ops->buffer_read(k->b, k->x, 0, n_row, HIDDEN, got), k->b, "read");
         for (size_t i = 0; i < n; i++) {
-            float sum = s->part[0][i] + 0.0f;
-            for (uint32_t q = 1; q < s->n; q++) sum += s->part[q][i];
+            float sum = 0.0f;
+            for (uint32_t q = 0; q < s->n; q++) sum += as_sent(s->part[q][i]);
             n_wrong += got[i] != s->x[i] + sum;
         }
         check(k->b->ops->buffer_read(k->b, k->out, 0, n_row, HIDDEN, r ? got : norm), k->b, "read");
@@ -257,13 +271,14 @@ static void check_bits(struct setup *s, uint32_t n_row)
     if (n_wrong) exit(1);
 }
 
+/* Parts of bf16; sums of f32, or codes, back from their owners. */
 static double floor_us(uint32_t n, uint32_t n_row, bool own)
 {
-    const double row = HIDDEN * 4.0, codes = HIDDEN + HIDDEN / 128 * 4.0;
-    const double bytes = own ? (double)n_row * (n - 1) / n * (row + codes)
-                         : n_row <= peer_one_shot_rows(n) ? (double)n_row * (n - 1) * row
-                                                          : (double)n_row * (n - 1) / n * 2 * row;
-    return WAY_US + bytes / LINK_BYTES * 1e6;
+    const double part = HIDDEN * 2.0, codes = HIDDEN + HIDDEN / 128 * 4.0;
+    const double back = own ? codes : HIDDEN * 4.0;
+    const double one = (double)n_row * (n - 1) * part;
+    const double two = (double)n_row * (n - 1) / n * (part + back);
+    return WAY_US + (own || two < one ? two : one) / LINK_BYTES * 1e6;
 }
 
 int main(int argc, char **argv)
@@ -277,10 +292,14 @@ int main(int argc, char **argv)
     (void)setenv("NCCL_NVLS_ENABLE", "0", 1);
     open_setup(&s);
     for (int i = 0; i < N_SIZE; i++) check_bits(&s, sizes[i]);
-    printf("gpus,rows,all_us,all_floor,own_us,own_floor,add_norm_us,nccl_add_norm_us\n");
+    printf("gpus,rows,all_us,all_floor,one_shot_us,two_shots_us,own_us,own_floor,add_norm_us,"
+           "nccl_add_norm_us\n");
     for (int i = 0; i < N_SIZE; i++) {
         const uint32_t n = sizes[i];
         printf("%u,%u,%.2f,%.2f,", s.n, n, time_train(&s, ALL, n), floor_us(s.n, n, false));
+        const bool has_both = n <= s.ranks[0].c->peers.at.one_shot_rows;
+        printf("%.2f,%.2f,", has_both ? time_train(&s, ONE_SHOT, n) : 0.0,
+               time_train(&s, TWO_SHOTS, n));
         printf("%.2f,%.2f,", time_train(&s, OWN, n), floor_us(s.n, n, true));
         printf("%.2f,", time_train(&s, ALONE, n));
         printf("%.2f\n", s.has_nccl ? time_train(&s, NCCL, n) : 0.0);

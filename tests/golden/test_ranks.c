@@ -281,9 +281,9 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static void check_close(const float *got, const float *want, const char *what, double limit)
+/* Relative errors of rows, ascending; the number of rows. */
+static uint32_t row_errors(const float *got, const float *want, double errors[N_KEPT])
 {
-    double errors[N_KEPT];
     const uint32_t n_vocab = test.config.n_vocab, n = N_TEXT * n_kept();
     for (uint32_t t = 0; t < n; t++) {
         double diff = 0, square = 0;
@@ -297,6 +297,13 @@ static void check_close(const float *got, const float *want, const char *what, d
         errors[t] = sqrt(diff / square);
     }
     qsort(errors, n, sizeof *errors, by_size);
+    return n;
+}
+
+static void check_close(const float *got, const float *want, const char *what, double limit)
+{
+    double errors[N_KEPT];
+    const uint32_t n = row_errors(got, want, errors);
     uint32_t n_equal = 0;
     while (n_equal < n && errors[n_equal] == 0) n_equal++;
     print_message("%s: median %.2g, largest %.2g, %u of %u rows equal\n", what, errors[n / 2],
@@ -305,28 +312,48 @@ static void check_close(const float *got, const float *want, const char *what, d
     if (test.act == ACT_F32) assert_true(n_equal < n / 2);
 }
 
-static void several_ranks_compute_what_one_does(void **state)
+/* Rounding costs several ranks what it costs one. */
+static void check_exact(const float *several, const float *one, const float *exact,
+                        const char *what)
 {
-    (void)state;
-    const uint32_t length = test.length, whole[] = {length};
-    const uint32_t cut[N_CUT_MAX] = {length / 4, 1, length / 2 - 1, (length + 1) / 4};
-    const uint32_t n = test.n_rank;
-    const size_t n_value = (size_t)N_KEPT * test.config.n_vocab;
-    fathom_diag d = {{0}};
-    ranks = mem_calloc(n, sizeof *ranks);
-    float *want = mem_alloc_array(2 * n_value, sizeof *want);
-    assert_true(ranks && want);
+    double of_several[N_KEPT], of_one[N_KEPT];
+    const uint32_t n = row_errors(several, exact, of_several);
+    (void)row_errors(one, exact, of_one);
+    print_message("%s from float32: median of one rank %.3g, of several %.3g\n", what,
+                  of_one[n / 2], of_several[n / 2]);
+    assert_true(of_several[n / 2] <= 1.25 * of_one[n / 2]);
+}
+
+/* What one rank computes: its logits; the bytes of its weights. */
+static uint64_t run_alone(const char *backend, enum act_type act, enum kv_type kv, float *logits)
+{
+    const char *const its_backend = test.backend;
+    const enum act_type its_act = test.act;
+    const enum kv_type its_kv = test.kv;
+    const uint32_t n_rank = test.n_rank, whole[] = {test.length};
+    test.backend = backend;
+    test.act = act;
+    test.kv = kv;
     test.n_rank = 1;
+    memset(ranks, 0, sizeof *ranks);
     open_rank(&ranks[0], 0, 1);
     load_rank(&ranks[0], 0, 1);
     run(1, whole, 1);
-    memcpy(want, ranks[0].logits, 2 * n_value * sizeof *want);
-    const uint64_t whole_bytes = model_weights_bytes(ranks[0].model);
+    memcpy(logits, ranks[0].logits, (size_t)2 * N_KEPT * test.config.n_vocab * sizeof *logits);
+    const uint64_t n_bytes = model_weights_bytes(ranks[0].model);
     close_rank(&ranks[0]);
+    test.backend = its_backend;
+    test.act = its_act;
+    test.kv = its_kv;
+    test.n_rank = n_rank;
+    return n_bytes;
+}
 
-    test.n_rank = n;
-    memset(ranks, 0, n * sizeof *ranks);
+static void open_ranks(uint32_t n, uint64_t whole_bytes)
+{
     struct backend *backends[PARALLEL_RANKS_MAX];
+    fathom_diag d = {{0}};
+    memset(ranks, 0, n * sizeof *ranks);
     for (uint32_t i = 0; i < n; i++) {
         open_rank(&ranks[i], i, n);
         backends[i] = ranks[i].b;
@@ -336,13 +363,36 @@ static void several_ranks_compute_what_one_does(void **state)
         load_rank(&ranks[i], i, n);
         assert_true(model_weights_bytes(ranks[i].model) < whole_bytes);
     }
+}
+
+static void several_ranks_compute_what_one_does(void **state)
+{
+    (void)state;
+    const uint32_t length = test.length, whole[] = {length};
+    const uint32_t cut[N_CUT_MAX] = {length / 4, 1, length / 2 - 1, (length + 1) / 4};
+    const uint32_t n = test.n_rank;
+    const size_t n_value = (size_t)N_KEPT * test.config.n_vocab;
+    ranks = mem_calloc(n, sizeof *ranks);
+    float *want = mem_alloc_array(2 * n_value, sizeof *want);
+    float *exact = mem_alloc_array(2 * n_value, sizeof *exact);
+    assert_true(ranks && want && exact);
+    const bool is_rounded = test.act != ACT_F32 && checkpoint_n_shard(test.checkpoint) > 0;
+    if (is_rounded) (void)run_alone("cpu", ACT_F32, KV_TYPE_F32, exact);
+    const uint64_t whole_bytes = run_alone(test.backend, test.act, test.kv, want);
+    open_ranks(n, whole_bytes);
     run(n, whole, 1);
-    check_close(ranks[0].logits, want, "logits", test.limit);
-    check_close(ranks[0].logits + n_value, want + n_value, "draft layer", 2 * test.limit);
-    memcpy(want, ranks[0].logits, 2 * n_value * sizeof *want);
+    const float *got = ranks[0].logits;
+    check_close(got, want, "logits", test.limit);
+    check_close(got + n_value, want + n_value, "draft layer", 2 * test.limit);
+    if (is_rounded) {
+        check_exact(got, want, exact, "logits");
+        check_exact(got + n_value, want + n_value, exact + n_value, "draft layer");
+    }
+    memcpy(want, got, 2 * n_value * sizeof *want);
     run(n, cut, N_CUT_MAX);
-    assert_memory_equal(ranks[0].logits, want, 2 * n_value * sizeof *want);
+    assert_memory_equal(got, want, 2 * n_value * sizeof *want);
     for (uint32_t i = 0; i < n; i++) close_rank(&ranks[i]);
+    mem_free(exact);
     mem_free(want);
     mem_free(ranks);
 }

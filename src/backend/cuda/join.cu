@@ -91,6 +91,7 @@ static fathom_err make_arena(struct cuda_backend *c, enum peer_group group, fath
     p->waits = is_second ? c->peers.waits : (struct rank_waits *)(base + p->at.waits);
     p->lost = is_second ? c->peers.lost : (uint32_t *)(base + p->at.lost);
     p->bound_ns = cuda_peer_bound_ns(c);
+    p->n_one_shot = p->at.one_shot_rows;
     p->report = c->report;
     const uint64_t n_unit = p->at.armed_end / PEER_UNIT;
     TRY(cuda_launch(c, "join", arm_kernel,

@@ -108,6 +108,37 @@ static __device__ __forceinline__ void peer_send(char *to, const float4 &v)
     peer_store(to, peer_words(v));
 }
 
+static __device__ __forceinline__ uint32_t peer_pair(float lo, float hi)
+{
+    const uint32_t pair = pack_bf16(lo, hi);
+    return pair == PEER_ARMED ? 0 : pair; /* a -0 behind a +0 */
+}
+
+static __device__ __forceinline__ float4 peer_pairs(uint32_t x, uint32_t y)
+{
+    return make_float4(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u),
+                       __uint_as_float(y << 16), __uint_as_float(y & 0xffff0000u));
+}
+
+static __device__ __forceinline__ float4 peer_add(const float4 &a, const float4 &b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/* 16 bytes as they travel: four values of f32, or eight that are rounded to bf16.
+ *
+ * peer_pack - never ARMED; peer_unpack - what they say */
+static __device__ __forceinline__ uint4 peer_pack(const float4 (&v)[1])
+{
+    return peer_words(peer_value(v[0]));
+}
+
+static __device__ __forceinline__ uint4 peer_pack(const float4 (&v)[2])
+{
+    return make_uint4(peer_pair(v[0].x, v[0].y), peer_pair(v[0].z, v[0].w),
+                      peer_pair(v[1].x, v[1].y), peer_pair(v[1].z, v[1].w));
+}
+
 static __device__ __forceinline__ bool peer_has_come(const uint4 &v)
 {
     return v.x != PEER_ARMED && v.y != PEER_ARMED && v.z != PEER_ARMED && v.w != PEER_ARMED;
@@ -117,6 +148,17 @@ static __device__ __forceinline__ float4 peer_floats(const uint4 &v)
 {
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z),
                        __uint_as_float(v.w));
+}
+
+static __device__ __forceinline__ void peer_unpack(const uint4 &v, float4 (&to)[1])
+{
+    to[0] = peer_floats(v);
+}
+
+static __device__ __forceinline__ void peer_unpack(const uint4 &v, float4 (&to)[2])
+{
+    to[0] = peer_pairs(v.x, v.y);
+    to[1] = peer_pairs(v.z, v.w);
 }
 
 static __device__ __forceinline__ void peer_arm(char *at)
@@ -170,23 +212,25 @@ static __device__ __forceinline__ float4 peer_take(const struct peers &p, struct
     return peer_floats(peer_take_words(p, w, at, rank));
 }
 
-/* A thread's values of a row are STEPS times 16 bytes, `step` bytes apart, of which n_step are in
- * the row. Takes those that every other rank r sends to at + r * stride, and adds them to v, this
- * rank's own, in rank order. Looks at AT_ONCE of a thread's 16 bytes of each rank are under way. */
-template <int STEPS, uint32_t WORLD, int AT_ONCE>
-static __device__ __forceinline__ void peer_take_sums(const struct peers &p, struct peer_wait &w,
-                                                      char *at, size_t step, size_t stride,
-                                                      int n_step, float4 (&v)[STEPS])
+/* A thread's values of a row travel as UNITS times 16 bytes, `step` bytes apart, of which n_unit
+ * are in the row. Takes those that every other rank r sends to at + r * stride, and makes v the sum
+ * of what they and `own`, this rank's, say, in rank order. Looks at AT_ONCE of a thread's units of
+ * each rank are under way. */
+template <int UNITS, int QUADS, uint32_t WORLD, int AT_ONCE>
+static __device__ __forceinline__ void
+peer_take_sums(const struct peers &p, struct peer_wait &w, char *at, size_t step, size_t stride,
+               int n_unit, const uint4 (&own)[UNITS], float4 (&v)[UNITS * QUADS])
 {
+    static_assert(UNITS % AT_ONCE == 0, "all are looked for");
     const uint32_t rank = p.rank;
 #pragma unroll
-    for (int j0 = 0; j0 < STEPS; j0 += AT_ONCE) {
+    for (int j0 = 0; j0 < UNITS; j0 += AT_ONCE) {
         uint4 got[AT_ONCE][WORLD - 1]; /* of the k-th of the others */
 #pragma unroll
         for (int e = 0; e < AT_ONCE; e++) {
 #pragma unroll
             for (uint32_t k = 0; k < WORLD - 1; k++) {
-                if (j0 + e < n_step)
+                if (j0 + e < n_unit)
                     got[e][k] = peer_load(at + (j0 + e) * step + (k + (k >= rank)) * stride);
             }
         }
@@ -196,7 +240,7 @@ static __device__ __forceinline__ void peer_take_sums(const struct peers &p, str
             for (int e = 0; e < AT_ONCE; e++) {
 #pragma unroll
                 for (uint32_t k = 0; k < WORLD - 1; k++) {
-                    if (j0 + e < n_step && !peer_has_come(got[e][k])) missing = k;
+                    if (j0 + e < n_unit && !peer_has_come(got[e][k])) missing = k;
                 }
             }
             if (missing == WORLD) break;
@@ -205,24 +249,27 @@ static __device__ __forceinline__ void peer_take_sums(const struct peers &p, str
             for (int e = 0; e < AT_ONCE; e++) {
 #pragma unroll
                 for (uint32_t k = 0; k < WORLD - 1; k++) {
-                    if (j0 + e < n_step && !peer_has_come(got[e][k]))
+                    if (j0 + e < n_unit && !peer_has_come(got[e][k]))
                         got[e][k] = peer_load(at + (j0 + e) * step + (k + (k >= rank)) * stride);
                 }
             }
         }
 #pragma unroll
         for (int e = 0; e < AT_ONCE; e++) {
-            const float4 own = v[j0 + e];
-            if (j0 + e >= n_step) break;
+            float4 *const sum = v + (j0 + e) * QUADS;
+            if (j0 + e >= n_unit) break;
 #pragma unroll
             for (uint32_t r = 0; r < WORLD; r++) {
                 const uint32_t before = r > 0 ? r - 1 : 0, behind = r < WORLD - 1 ? r : r - 1;
+                float4 u[QUADS];
                 if (r != rank) peer_arm(at + (j0 + e) * step + r * stride);
-                const float4 u =
-                    r == rank ? own : peer_floats(r < rank ? got[e][behind] : got[e][before]);
-                const float4 sum = v[j0 + e];
-                v[j0 + e] =
-                    r == 0 ? u : make_float4(sum.x + u.x, sum.y + u.y, sum.z + u.z, sum.w + u.w);
+                peer_unpack(r == rank  ? own[j0 + e]
+                            : r < rank ? got[e][behind]
+                                       : got[e][before],
+                            u);
+#pragma unroll
+                for (int q = 0; q < QUADS; q++) /* +0 in front: no sum is -0 */
+                    sum[q] = r == 0 ? peer_value(u[q]) : peer_add(sum[q], u[q]);
             }
         }
     }

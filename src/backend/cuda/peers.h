@@ -38,9 +38,10 @@ enum peer_group { PEERS_OF_LANE, PEERS_OF_EXPERTS };
 struct peer_layout {
     uint32_t world, hidden, n_vocab;
     uint32_t spread_units;  /* PEER_UNITs of a spread row at most */
-    uint32_t one_shot_rows; /* up to so many are summed by every rank, more by their owners */
-    uint64_t one_shot;      /* f32 [2][one_shot_rows][world][hidden] */
-    uint64_t part;          /* f32 [2][TWO_SHOT_ROWS / world][world][hidden] */
+    uint32_t one_shot_rows; /* there is room for so many that are summed by every rank */
+    uint64_t one_shot;      /* f32, or bf16 in the first half of a row's place,
+                               [2][one_shot_rows][world][hidden] */
+    uint64_t part;          /* likewise [2][TWO_SHOT_ROWS / world][world][hidden] */
     uint64_t sum;           /* f32 [2][TWO_SHOT_ROWS][hidden] */
     uint64_t logits;        /* f32 [2][LOGIT_ROWS][n_vocab] */
     uint64_t spread;        /* [2][TWO_SHOT_ROWS][spread_units] of PEER_UNIT */
@@ -66,7 +67,7 @@ struct peer_layout {
  * second way of two shots costs. Two ranks send no more in one shot than in two. */
 static inline uint32_t peer_one_shot_rows(uint32_t world)
 {
-    return world == 2 ? ONE_SHOT_ROWS : world == 4 ? 16 : 8;
+    return world == 2 ? ONE_SHOT_ROWS : world == 4 ? 32 : 16;
 }
 
 /* Epochs are of a row's buffer, or of a block's part of it, and are counted by the block that uses
@@ -200,7 +201,8 @@ struct peers {
     uint32_t *lost;
     struct rank_waits *waits;
     struct peer_report *report;
-    uint64_t bound_ns; /* of a wait */
+    uint64_t bound_ns;   /* of a wait */
+    uint32_t n_one_shot; /* rows of a launch that are summed by every rank, at most */
     struct peer_layout at;
 };
 

@@ -128,7 +128,8 @@ enum cuda_scratch {
     SCRATCH_SAMPLE_PARTS,  /* [rows][SAMPLE_PARTS] of SAMPLE_PART_BYTES */
     SCRATCH_MTP_F,         /* f32 [T][2D], and bf16 */
     SCRATCH_MTP_H,
-    SCRATCH_NET_PARTS, /* f32 [world][rows][D]: parts of rows, of ranks on several hosts */
+    SCRATCH_NET_PARTS, /* f32 [world][rows][D]: parts of rows, of ranks on several hosts; or bf16,
+                          with the own ones behind them */
     SCRATCH_NET_DRAWS, /* [world][rows][NET_DRAW_WORDS] */
     SCRATCH_N,
 };

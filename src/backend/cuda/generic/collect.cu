@@ -38,25 +38,42 @@ static __device__ __forceinline__ void load_steps(float4 (&v)[STEPS], const floa
     }
 }
 
-/* This rank's part of a row, as it travels. */
-template <int STEPS>
-static __device__ __forceinline__ void load_part(float4 (&v)[STEPS], const float *row,
-                                                 const struct row_steps &t)
+/* A thread's values of a row as they travel: UNITS times 16 bytes, of QUADS steps each. A unit lies
+ * where the thread's step of its number would lie: where units are rounded, half of a row's place
+ * is left free. */
+template <int STEPS, int QUADS>
+static __device__ __forceinline__ void pack_steps(uint4 (&unit)[STEPS / QUADS],
+                                                  const float4 (&v)[STEPS])
 {
-    load_steps<STEPS>(v, row, t);
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) v[j] = peer_value(v[j]);
+    for (int j = 0; j < STEPS / QUADS; j++) {
+        float4 of_unit[QUADS];
+#pragma unroll
+        for (int q = 0; q < QUADS; q++) of_unit[q] = v[j * QUADS + q];
+        unit[j] = peer_pack(of_unit);
+    }
 }
 
-/* A row to where `to` lies in a rank's arena. */
+/* A row's first n_unit units to where `to` lies in a rank's arena. */
+template <int UNITS>
+static __device__ __forceinline__ void send_units(const uint4 (&unit)[UNITS], int n_unit, char *to,
+                                                  const struct row_steps &t)
+{
+#pragma unroll
+    for (int j = 0; j < UNITS; j++) {
+        if (j < n_unit) peer_store(to + (size_t)(t.first + (uint32_t)j * t.step) * 4, unit[j]);
+    }
+}
+
+/* A row of sums, in f32: none of them is -0. */
 template <int STEPS>
 static __device__ __forceinline__ void send_steps(const float4 (&v)[STEPS], char *to,
                                                   const struct row_steps &t)
 {
+    uint4 unit[STEPS];
 #pragma unroll
-    for (int j = 0; j < STEPS; j++) {
-        if (j < t.n) peer_send(to + (size_t)(t.first + (uint32_t)j * t.step) * 4, v[j]);
-    }
+    for (int j = 0; j < STEPS; j++) unit[j] = peer_words(v[j]);
+    send_units<STEPS>(unit, t.n, to, t);
 }
 
 /* v, which has the sum, becomes the residual with it, which is kept; x holds what it was. */
@@ -124,7 +141,7 @@ static __device__ __forceinline__ float row_sum(const struct peers &p, struct pe
 
 /* A row's blocks send its part to every rank and take theirs. One block alone would move 200 KB
  * each way where eight ranks meet, at what one multiprocessor can. */
-template <int STEPS, uint32_t WORLD>
+template <int STEPS, int QUADS, uint32_t WORLD>
 __global__ void __launch_bounds__(WORLD == 2 ? NORM_THREADS : PART_WARPS * WARP, 1)
     one_shot_kernel(const GRID_CONSTANT struct reduce_args a, const GRID_CONSTANT struct peers p)
 {
@@ -133,21 +150,25 @@ __global__ void __launch_bounds__(WORLD == 2 ? NORM_THREADS : PART_WARPS * WARP,
     const uint32_t row = blockIdx.x / a.n_part, part = blockIdx.x % a.n_part;
     const struct row_steps t = row_steps_of(n.n, part, a.n_thread);
     const size_t at = (size_t)row * n.n, stride = (size_t)n.n * 4;
+    const int n_unit = (t.n + QUADS - 1) / QUADS;
     float4 v[STEPS], x[STEPS];
+    uint4 own[STEPS / QUADS];
     if (t.first * STEPS < n.n) prefetch_l2(n.weight + t.first * STEPS);
     dependency_wait();
     const struct row_turn turn = row_turn_of(p, row, part, a.n_part);
-    load_part<STEPS>(v, n.delta + at, t);
+    load_steps<STEPS>(v, n.delta + at, t);
+    pack_steps<STEPS, QUADS>(own, v);
     const uint64_t slots =
         p.at.one_shot + (uint64_t)((turn.epoch % 2) * p.at.one_shot_rows + row) * WORLD * stride;
 #pragma unroll
     for (uint32_t k = 1; k < WORLD; k++)
-        send_steps<STEPS>(v, p.base[(p.rank + k) % WORLD] + slots + p.rank * stride, t);
+        send_units(own, n_unit, p.base[(p.rank + k) % WORLD] + slots + p.rank * stride, t);
     dependency_release();
     struct peer_wait w = peer_wait_begin(PEER_REDUCE_NORM, a.layer, turn.epoch, row);
     load_steps<STEPS>(x, n.x + at, t);
-    peer_take_sums<STEPS, WORLD, 4>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
-                                    (size_t)t.step * 4, stride, t.n, v);
+    peer_take_sums<STEPS / QUADS, QUADS, WORLD, 4 / QUADS>(
+        p, w, p.base[p.rank] + slots + (size_t)t.first * 4, (size_t)t.step * 4, stride, n_unit, own,
+        v);
     const uint64_t end = peer_wait_end(blockIdx.x == 0);
     add_residual<STEPS>(v, x, n.x + at, n.begins, t);
     norm_row<STEPS>(
@@ -197,7 +218,7 @@ owned_row_of(uint32_t block, const struct reduce_args &a, uint32_t rank, uint32_
 
 /* A row's blocks have a role: parts to the row's owner; the owner sums, and where all want it sends
  * the sum to them, who take it. What SPREAD_BACK sends is the residual with the sum. */
-template <int STEPS, uint32_t WORLD>
+template <int STEPS, int QUADS, uint32_t WORLD>
 __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
     two_shot_kernel(const GRID_CONSTANT struct reduce_args a, const GRID_CONSTANT struct peers p)
 {
@@ -206,7 +227,9 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
     const uint32_t n_place = TWO_SHOT_ROWS / WORLD;
     const uint32_t part = blockIdx.x % a.n_part;
     const struct row_steps t = row_steps_of(n.n, part, a.n_thread);
+    const int n_unit = (t.n + QUADS - 1) / QUADS;
     float4 v[STEPS], x[STEPS];
+    uint4 own[STEPS / QUADS];
     dependency_release();
     dependency_wait();
     if (a.is_met && blockIdx.x / a.n_part == gridDim.x / a.n_part - 1) {
@@ -221,12 +244,15 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
     const struct row_turn turn =
         row_turn_of(p, p.at.one_shot_rows + o.owner * n_place + o.place, part, a.n_part);
     const uint32_t epoch = turn.epoch;
-    if (o.role != ROLE_TAKE) load_part<STEPS>(v, n.delta + at, t);
+    if (o.role != ROLE_TAKE) {
+        load_steps<STEPS>(v, n.delta + at, t);
+        pack_steps<STEPS, QUADS>(own, v);
+    }
     const uint64_t slots = p.at.part + (uint64_t)((epoch % 2) * n_place + o.place) * WORLD * stride;
     const uint64_t sums = p.at.sum + (uint64_t)((epoch % 2) * TWO_SHOT_ROWS + o.row) * stride;
     struct peer_wait w = peer_wait_begin(PEER_REDUCE_NORM, a.layer, epoch, o.row);
     if (o.role == ROLE_SEND) {
-        send_steps<STEPS>(v, p.base[o.owner] + slots + p.rank * stride, t);
+        send_units(own, n_unit, p.base[o.owner] + slots + p.rank * stride, t);
         __syncthreads();
         if (threadIdx.x == 0 && !to_all) row_turn_end(turn);
         return;
@@ -241,9 +267,13 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
             if (j < t.n) v[j] = peer_take(p, w, from + (size_t)j * t.step * 4, o.owner);
         }
     } else {
-        constexpr int at_once = WORLD == 2 ? 4 : WORLD == 4 ? 2 : 1; /* there are registers for */
-        peer_take_sums<STEPS, WORLD, at_once>(p, w, p.base[p.rank] + slots + (size_t)t.first * 4,
-                                              (size_t)t.step * 4, stride, t.n, v);
+        constexpr int at_once = /* there are registers for */
+            WORLD == 2                                              ? 4 / QUADS
+            : WORLD == 4 || (QUADS == 2 && STEPS == NORM_STEPS_FEW) ? 2
+                                                                    : 1;
+        peer_take_sums<STEPS / QUADS, QUADS, WORLD, at_once>(
+            p, w, p.base[p.rank] + slots + (size_t)t.first * 4, (size_t)t.step * 4, stride, n_unit,
+            own, v);
     }
     const bool counts = o.role == ROLE_OWN || o.owner == next;
     const uint64_t end = peer_wait_end(counts && o.place == 0 && part == 0 && !a.is_met);
@@ -262,7 +292,7 @@ __global__ void __launch_bounds__(NORM_THREADS, WORLD == 2 ? 2 : 1)
     peer_wait_count(p, w, end);
 }
 
-template <int STEPS, uint32_t WORLD>
+template <int STEPS, int QUADS, uint32_t WORLD>
 static fathom_err launch_sum(struct cuda_backend *c, const struct reduce_args *k, bool one_shot)
 {
     const uint32_t n_place = row_places(k->n_row, k->run, WORLD);
@@ -272,19 +302,32 @@ static fathom_err launch_sum(struct cuda_backend *c, const struct reduce_args *k
     const uint32_t by_owners = stage_blocks * n_stage + (k->is_met ? 1 : 0);
     const uint32_t grid = (one_shot ? k->n_row : by_owners) * k->n_part;
     const uint32_t threads = k->n_part > 1 ? PART_WARPS * WARP : k->n_thread;
-    return cuda_launch_clusters(
-        c, "reduce_norm", one_shot ? one_shot_kernel<STEPS, WORLD> : two_shot_kernel<STEPS, WORLD>,
-        dim3(grid), k->n_part, threads, WARP * sizeof(float), *k, c->peers);
+    return cuda_launch_clusters(c, "reduce_norm",
+                                one_shot ? one_shot_kernel<STEPS, QUADS, WORLD>
+                                         : two_shot_kernel<STEPS, QUADS, WORLD>,
+                                dim3(grid), k->n_part, threads, WARP * sizeof(float), *k, c->peers);
 }
 
-template <int STEPS>
+template <int STEPS, int QUADS>
 static fathom_err launch_world(struct cuda_backend *c, const struct reduce_args *k, bool one_shot)
 {
     switch (c->peers.world) {
-    case 2: return launch_sum<STEPS, 2>(c, k, one_shot);
-    case 4: return launch_sum<STEPS, 4>(c, k, one_shot);
-    default: ASSERT(c->peers.world == 8); return launch_sum<STEPS, 8>(c, k, one_shot);
+    case 2: return launch_sum<STEPS, QUADS, 2>(c, k, one_shot);
+    case 4: return launch_sum<STEPS, QUADS, 4>(c, k, one_shot);
+    default: ASSERT(c->peers.world == 8); return launch_sum<STEPS, QUADS, 8>(c, k, one_shot);
     }
+}
+
+/* Steps of 4 values of a thread, and how many of them a unit of its part has. */
+static fathom_err launch_steps(struct cuda_backend *c, const struct reduce_args *k, bool one_shot)
+{
+    const bool rounded = cuda_parts_are_rounded(c);
+    if (norm_is_few(k->norm.n)) {
+        return rounded ? launch_world<NORM_STEPS_FEW, 2>(c, k, one_shot)
+                       : launch_world<NORM_STEPS_FEW, 1>(c, k, one_shot);
+    }
+    return rounded ? launch_world<NORM_STEPS_MAX, 2>(c, k, one_shot)
+                   : launch_world<NORM_STEPS_MAX, 1>(c, k, one_shot);
 }
 
 /* Blocks of a row. Two ranks have little to move; many rows fill the device by themselves. */
@@ -318,8 +361,9 @@ fathom_err cuda_sum_norm(struct cuda_backend *c, const struct norm_args *n, uint
                          uint32_t layer, enum spread spread)
 {
     const uint32_t world = c->peers.world;
-    const bool one_shot = spread == SPREAD_ALL && n_row <= c->peers.at.one_shot_rows;
+    const bool one_shot = spread == SPREAD_ALL && n_row <= c->peers.n_one_shot;
     ASSERT(world > 1 && n->delta && n->n == c->peers.at.hidden);
+    ASSERT(c->peers.n_one_shot <= c->peers.at.one_shot_rows);
     for (uint32_t row0 = 0; row0 < n_row; row0 += TWO_SHOT_ROWS) {
         struct reduce_args k = {};
         k.norm = norm_from(n, row0, spread == SPREAD_OWN ? row0 / world : row0);
@@ -333,10 +377,7 @@ fathom_err cuda_sum_norm(struct cuda_backend *c, const struct norm_args *n, uint
         k.chunk = k.lag ? OWNED_CHUNK : n_place;
         k.spread = spread;
         k.is_met = spread == SPREAD_OWN && k.n_row < k.run * world;
-        if (norm_is_few(n->n))
-            TRY(launch_world<NORM_STEPS_FEW>(c, &k, one_shot));
-        else
-            TRY(launch_world<NORM_STEPS_MAX>(c, &k, one_shot));
+        TRY(launch_steps(c, &k, one_shot));
     }
     return FATHOM_OK;
 }

@@ -44,6 +44,13 @@ static __host__ __device__ inline uint32_t draw_owner(uint32_t logit_row, uint32
     return logit_row % world;
 }
 
+/* cuda_parts_are_rounded - a rank's part of a sum is rounded to bf16, as an expert's output is: it
+ * travels as half the bytes */
+static inline bool cuda_parts_are_rounded(const struct cuda_backend *c)
+{
+    return c->c.act != ACT_F32;
+}
+
 /* cuda_sum_norm - add_norm of n_row rows with the sum over ranks of delta, in rank order; with
  * SPREAD_OWN norms are at the rows' places, one behind the other */
 fathom_err cuda_sum_norm(struct cuda_backend *c, const struct norm_args *n, uint32_t n_row,

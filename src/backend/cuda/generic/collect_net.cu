@@ -1,8 +1,9 @@
 /* collect_net.cu - sums, logits and draws of ranks on several hosts
  *
- * What a rank has goes to the others as it lies, and what they have comes into scratch: NCCL moves
- * bytes and adds nothing up. A sum is formed as in collect.cu: f32, ascending rank, each rank's own
- * part in its place, -0.0 as +0.0. So its bits are those of as many ranks in one process.
+ * What a rank has goes to the others as it lies, or rounded (cuda_parts_are_rounded), and what they
+ * have comes into scratch: NCCL moves bytes and adds nothing up. A sum is formed as in collect.cu:
+ * f32, ascending rank, each rank's own part in its place, rounded too, -0.0 as +0.0. So its bits
+ * are those of as many ranks in one process.
  *
  * Few rows go whole to all ranks, who add up all of them. Of many each rank adds up a run: parts to
  * the run's rank, then its sums to all, into the rows that they are of. Those have been sent when
@@ -34,44 +35,100 @@ static fathom_err exchange(struct cuda_backend *c, const struct parts *p)
 
 /* ---- sums ---- */
 
-/* sum[i] = part of rank 0 [i] + part of rank 1 [i] + ..., of which sum holds this rank's. */
+/* Bytes of a value of a part. */
+static uint32_t part_bytes(const struct cuda_backend *c)
+{
+    return cuda_parts_are_rounded(c) ? 2 : 4;
+}
+
+/* A thread's quad of a part. */
+static __device__ __forceinline__ float4 read_part(const float *part, uint64_t i)
+{
+    return peer_value(*(const float4 *)(part + i));
+}
+
+static __device__ __forceinline__ float4 read_part(const bf16 *part, uint64_t i)
+{
+    const uint2 v = *(const uint2 *)(part + i);
+    return peer_pairs(v.x, v.y);
+}
+
+/* sum[i] = part of rank 0 [i] + part of rank 1 [i] + ..., of which own is this rank's. */
+template <typename PART>
 __global__ void __launch_bounds__(NET_THREADS)
-    net_sum_kernel(float *sum, const float *parts, uint64_t stride, uint64_t n, uint32_t rank,
-                   uint32_t world)
+    net_sum_kernel(float *sum, const PART *own, const PART *parts, uint64_t stride, uint64_t n,
+                   uint32_t rank, uint32_t world)
 {
     const uint64_t i = ((uint64_t)blockIdx.x * NET_THREADS + threadIdx.x) * 4;
     kernel_begin();
     if (i >= n) return;
-    const float4 own = peer_value(*(const float4 *)(sum + i));
-    float4 v = rank == 0 ? own : peer_value(*(const float4 *)(parts + i));
-    for (uint32_t r = 1; r < world; r++) {
-        const float4 p = r == rank ? own : peer_value(*(const float4 *)(parts + r * stride + i));
-        v = make_float4(v.x + p.x, v.y + p.y, v.z + p.z, v.w + p.w);
-    }
+    float4 v = peer_value(read_part(rank == 0 ? own : parts, i));
+    for (uint32_t r = 1; r < world; r++)
+        v = peer_add(v, read_part(r == rank ? own : parts + r * stride, i));
     *(float4 *)(sum + i) = v;
 }
 
-static fathom_err add_up(struct cuda_backend *c, float *sum, uint64_t stride, uint32_t n_row)
+/* Parts as they are sent, where these are rounded. */
+__global__ void __launch_bounds__(NET_THREADS)
+    net_round_kernel(bf16 *to, const float *from, uint64_t n)
+{
+    const uint64_t i = ((uint64_t)blockIdx.x * NET_THREADS + threadIdx.x) * 4;
+    kernel_begin();
+    if (i >= n) return;
+    const float4 v = *(const float4 *)(from + i);
+    *(uint2 *)(to + i) = make_uint2(peer_pair(v.x, v.y), peer_pair(v.z, v.w));
+}
+
+static uint32_t quad_blocks(uint64_t n)
+{
+    const uint64_t n_block = (n / 4 + NET_THREADS - 1) / NET_THREADS;
+    ASSERT(n % 4 == 0 && n_block <= UINT32_MAX);
+    return (uint32_t)n_block;
+}
+
+/* This rank's part of n_row rows as it is sent: delta itself, or behind the others' in net_parts */
+static fathom_err own_parts(struct cuda_backend *c, const float *delta, uint32_t n_row,
+                            const char **own)
 {
     const uint64_t n = (uint64_t)n_row * c->c.hidden;
-    const uint64_t n_block = (n / 4 + NET_THREADS - 1) / NET_THREADS;
-    ASSERT(c->c.hidden % 4 == 0 && n_block <= UINT32_MAX);
+    *own = (const char *)delta;
+    if (!cuda_parts_are_rounded(c)) return FATHOM_OK;
+    const uint64_t n_before = c->peers.world * ceil_div(NET_ROWS, c->peers.world);
+    bf16 *const to = (bf16 *)c->net_parts + n_before * c->c.hidden;
+    *own = (const char *)to;
+    return cuda_launch(c, "reduce_norm", net_round_kernel, dim3(quad_blocks(n)), NET_THREADS, 0, to,
+                       delta, n);
+}
+
+static fathom_err add_up(struct cuda_backend *c, float *sum, const char *own, uint64_t stride,
+                         uint32_t n_row)
+{
+    const uint64_t n = (uint64_t)n_row * c->c.hidden;
+    const uint32_t rank = c->peers.rank, world = c->peers.world;
     if (n == 0) return FATHOM_OK;
-    return cuda_launch(c, "reduce_norm", net_sum_kernel, dim3((uint32_t)n_block), NET_THREADS, 0,
-                       sum, (const float *)c->net_parts, stride, n, c->peers.rank, c->peers.world);
+    if (cuda_parts_are_rounded(c)) {
+        return cuda_launch(c, "reduce_norm", net_sum_kernel<bf16>, dim3(quad_blocks(n)),
+                           NET_THREADS, 0, sum, (const bf16 *)own, (const bf16 *)c->net_parts,
+                           stride, n, rank, world);
+    }
+    return cuda_launch(c, "reduce_norm", net_sum_kernel<float>, dim3(quad_blocks(n)), NET_THREADS,
+                       0, sum, (const float *)own, (const float *)c->net_parts, stride, n, rank,
+                       world);
 }
 
 static fathom_err sum_few(struct cuda_backend *c, float *delta, uint32_t n_row)
 {
-    const uint64_t n = (uint64_t)n_row * c->c.hidden;
+    const uint64_t n = (uint64_t)n_row * c->c.hidden, bytes = n * part_bytes(c);
     struct parts p = {};
+    const char *own;
+    TRY(own_parts(c, delta, n_row, &own));
     for (uint32_t k = 1; k < c->peers.world; k++) {
         const uint32_t r = (c->peers.rank + k) % c->peers.world;
-        add_part(&p, delta, n * 4, r, true);
-        add_part(&p, c->net_parts + r * n, n * 4, r, false);
+        add_part(&p, own, bytes, r, true);
+        add_part(&p, (char *)c->net_parts + r * bytes, bytes, r, false);
     }
     TRY(exchange(c, &p));
-    return add_up(c, delta, n, n_row);
+    return add_up(c, delta, own, n, n_row);
 }
 
 /* Rows of a rank, in runs of equal length, the last ones shorter or empty. */
@@ -86,20 +143,23 @@ static fathom_err sum_many(struct cuda_backend *c, float *delta, uint32_t n_row)
 {
     const uint32_t rank = c->peers.rank, world = c->peers.world;
     const uint64_t hidden = c->c.hidden, stride = ceil_div(n_row, world) * hidden;
+    const uint64_t row_bytes = hidden * part_bytes(c);
     const struct row_run own = run_of(rank, n_row, world);
     float *const sum = delta + own.first * hidden;
     struct parts to_owners = {}, to_all = {};
+    const char *parts;
+    TRY(own_parts(c, delta, n_row, &parts));
     for (uint32_t k = 1; k < world; k++) {
         const uint32_t r = (rank + k) % world;
         const struct row_run run = run_of(r, n_row, world);
-        float *const rows = delta + run.first * hidden;
-        add_part(&to_owners, rows, run.n * hidden * 4, r, true);
-        add_part(&to_owners, c->net_parts + r * stride, own.n * hidden * 4, r, false);
+        add_part(&to_owners, parts + run.first * row_bytes, run.n * row_bytes, r, true);
+        add_part(&to_owners, (char *)c->net_parts + r * stride * part_bytes(c), own.n * row_bytes,
+                 r, false);
         add_part(&to_all, sum, own.n * hidden * 4, r, true);
-        add_part(&to_all, rows, run.n * hidden * 4, r, false);
+        add_part(&to_all, delta + run.first * hidden, run.n * hidden * 4, r, false);
     }
     TRY(exchange(c, &to_owners));
-    TRY(add_up(c, sum, stride, own.n));
+    TRY(add_up(c, sum, parts + own.first * row_bytes, stride, own.n));
     return exchange(c, &to_all);
 }
 

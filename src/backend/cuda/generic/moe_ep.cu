@@ -276,40 +276,6 @@ static __device__ __forceinline__ bool sum_experts(const struct ep_args &a, uint
     return any;
 }
 
-/* Two sums as they travel: never ARMED, which is a -0 behind a +0. */
-static __device__ __forceinline__ uint32_t sent_pair(float lo, float hi)
-{
-    const uint32_t pair = pack_bf16(lo, hi);
-    return pair == PEER_ARMED ? 0 : pair;
-}
-
-static __device__ __forceinline__ uint4 sent_sum(const float4 (&sum)[1])
-{
-    return peer_words(peer_value(sum[0]));
-}
-
-static __device__ __forceinline__ uint4 sent_sum(const float4 (&sum)[2])
-{
-    return make_uint4(sent_pair(sum[0].x, sum[0].y), sent_pair(sum[0].z, sum[0].w),
-                      sent_pair(sum[1].x, sum[1].y), sent_pair(sum[1].z, sum[1].w));
-}
-
-static __device__ __forceinline__ void read_sum(const uint4 &v, float4 (&sum)[1])
-{
-    sum[0] = peer_floats(v);
-}
-
-static __device__ __forceinline__ void read_sum(const uint4 &v, float4 (&sum)[2])
-{
-    sum[0] = read_row<ROWS_BF16>(make_uint2(v.x, v.y));
-    sum[1] = read_row<ROWS_BF16>(make_uint2(v.z, v.w));
-}
-
-static __device__ __forceinline__ float4 add_quads(const float4 &a, const float4 &b)
-{
-    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
-}
-
 /* Where the sum of a rank's experts of own row i lies on the row's rank. */
 template <enum row_form FORM>
 static __device__ __forceinline__ uint64_t sum_slot(const struct peers &p, uint32_t i,
@@ -334,9 +300,9 @@ __global__ void __launch_bounds__(SUM_THREADS)
     if (i >= a.n || !sum_experts<FORM>(a, token, rows, i, sum)) return;
     char *const to = p.base[source] + sum_slot<FORM>(p, place, p.rank, i);
     if (source == p.rank) {
-        *(uint4 *)to = sent_sum(sum);
+        *(uint4 *)to = peer_pack(sum);
     } else {
-        peer_store(to, sent_sum(sum));
+        peer_store(to, peer_pack(sum));
     }
 }
 
@@ -384,9 +350,9 @@ __global__ void __launch_bounds__(SUM_THREADS)
         if (!(ranks >> r & 1)) continue;
         char *const at = p.base[p.rank] + sum_slot<FORM>(p, row, r, i);
         float4 v[QUADS];
-        read_sum(r == p.rank ? *(const uint4 *)at : peer_take_words(p, w, at, r), v);
+        peer_unpack(r == p.rank ? *(const uint4 *)at : peer_take_words(p, w, at, r), v);
 #pragma unroll
-        for (uint32_t q = 0; q < QUADS; q++) sum[q] = first ? v[q] : add_quads(sum[q], v[q]);
+        for (uint32_t q = 0; q < QUADS; q++) sum[q] = first ? v[q] : peer_add(sum[q], v[q]);
         first = false;
     }
     const uint64_t end = peer_wait_end(row == 0 && i == 0);
@@ -395,7 +361,7 @@ __global__ void __launch_bounds__(SUM_THREADS)
 #pragma unroll
     for (uint32_t q = 0; q < QUADS; q++) {
         if (has_shared)
-            sum[q] = add_quads(sum[q], shared_quad<FORM>(a, p.rank, rows, row, i + 4 * q));
+            sum[q] = peer_add(sum[q], shared_quad<FORM>(a, p.rank, rows, row, i + 4 * q));
         y[q] = sum[q];
     }
     peer_wait_count(p, w, end);
