@@ -23,7 +23,7 @@ enum {
     STEP_BYTES = 2048, /* of a panel's columns, unpacked: two tiles */
     CHUNK_STEPS = 8,   /* unpacked at a time */
     MAX_TILES = 6,     /* of rows of x: what passes by one unpacked chunk */
-    LEAST_ROWS = 8,    /* fewer are faster over vpdpbusd */
+    LEAST_ROWS = 16,   /* fewer gain little in cache, and lose where weights come from memory */
 };
 
 static_assert(CHUNK_STEPS * STEP_BYTES <= CHUNK_BYTES, "a chunk fits the scratch of a call");
