@@ -46,6 +46,7 @@ std::unordered_map<uintptr_t, unit> units;
 uint64_t sent[SIMT_DEVICES_MAX];                       /* stores of a device */
 uint64_t told[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX];     /* [who knows][of whom]: up to which number */
 uint64_t n_event;
+bool is_used;
 
 uintptr_t unit_of(const void *p)
 {
@@ -103,13 +104,14 @@ int owner_for(const void *p, int device)
 
 } // namespace
 
-bool simt_link_is_used;
+bool simt_link_has[SIMT_LINK_PAGES];
 
 void simt_peer_store(void *to, const void *from, size_t n, bool release)
 {
     const int device = simt_device(), owner = owner_for(to, device);
     if ((uintptr_t)to % n || n > UNIT) simt_fault("a store to a peer that is not aligned");
-    simt_link_is_used = true;
+    is_used = true;
+    *simt_link_page(to) = true;
     if (release) simt_link_flush(device, false);
     queue &q = queues[device][owner];
     auto before = q.place.find(unit_of(to));
@@ -156,7 +158,7 @@ uint64_t simt_link_events(void)
 
 void simt_link_forget(const void *p, size_t n)
 {
-    if (!simt_link_is_used) return;
+    if (!is_used) return;
     for (int source = 0; source < SIMT_DEVICES_MAX; source++) simt_link_flush(source, false);
     for (auto at = units.begin(); at != units.end();) {
         const bool is_in = at->first >= unit_of(p) && at->first < unit_of((const char *)p + n);

@@ -132,6 +132,7 @@ uint64_t seed = 0x9e3779b97f4a7c15u;
 /* Of the fiber that runs. */
 unsigned current_rank(void)
 {
+    if (gpu->n_cluster == 1) return 0;
     return gpu->current / SIMT_WARP / gpu->n_warp;
 }
 
@@ -200,13 +201,12 @@ void fence_shared(size_t)
     __builtin_longjmp(f.context, 1);
 }
 
-/* Makes the fiber of a ready lane the current one. */
+/* Makes the fiber of a ready lane the current one, of the block whose blockIdx is set. */
 fiber &take_lane(warp &w, unsigned first, unsigned lane)
 {
     w.ready &= ~(1u << lane);
     gpu->current = first + lane;
     threadIdx = gpu->fibers[gpu->current].index;
-    blockIdx = current_block().index;
     return gpu->fibers[gpu->current];
 }
 
@@ -217,25 +217,28 @@ unsigned next_lane(const warp &w, unsigned lane)
     return (unsigned)__builtin_ctz(after ? after : w.ready);
 }
 
-/* To the next lane of the warp that is ready, or the scheduler; it comes back when the fiber is
- * taken again. */
-__attribute__((noinline)) void yield(void)
+/* To the next lane of the warp that is ready, or the scheduler. */
+[[noreturn]] __attribute__((noinline)) void hand_over(void)
 {
-    fiber &own = gpu->fibers[gpu->current];
-    if (__builtin_setjmp(own.context) == 0) {
-        const unsigned lane = gpu->current % SIMT_WARP, first = gpu->current - lane;
-        warp &w = gpu->warps[first / SIMT_WARP];
-        void **fake_stack = &gpu->fibers[gpu->current].fake_stack;
-        unsigned next = w.ready ? next_lane(w, lane) : 0;
-        if (w.ready && gpu->fibers[first + next].is_started) {
-            leave_stack(fake_stack, gpu->fibers[first + next].stack, STACK_BYTES);
-            jump_to_fiber(take_lane(w, first, next));
-        }
-        leave_stack(fake_stack, gpu->scheduler_stack, gpu->scheduler_stack_bytes);
-        jump_to_scheduler();
+    const unsigned lane = gpu->current % SIMT_WARP, first = gpu->current - lane;
+    warp &w = gpu->warps[first / SIMT_WARP];
+    void **fake_stack = &gpu->fibers[gpu->current].fake_stack;
+    unsigned next = w.ready ? next_lane(w, lane) : 0;
+    if (w.ready && gpu->fibers[first + next].is_started) {
+        leave_stack(fake_stack, gpu->fibers[first + next].stack, STACK_BYTES);
+        jump_to_fiber(take_lane(w, first, next));
     }
-    come_to_stack(gpu->fibers[gpu->current].fake_stack, NULL, NULL);
+    leave_stack(fake_stack, gpu->scheduler_stack, gpu->scheduler_stack_bytes);
+    jump_to_scheduler();
 }
+
+/* The fiber waits here until it is taken again. It is no function, because processors guess returns
+ * behind a jump wrong. */
+#define YIELD()                                                                                    \
+    do {                                                                                           \
+        if (__builtin_setjmp(gpu->fibers[gpu->current].context) == 0) hand_over();                 \
+        come_to_stack(gpu->fibers[gpu->current].fake_stack, NULL, NULL);                           \
+    } while (0)
 
 void release_warp(warp &w)
 {
@@ -281,7 +284,7 @@ void fiber_main(void)
             (*gpu->body)();
             leave();
         } while (go_on_as_next());
-        yield();
+        YIELD();
     }
 }
 
@@ -311,6 +314,7 @@ __attribute__((noinline)) void resume(warp &w, unsigned first, unsigned lane)
 {
     if (__builtin_setjmp(gpu->scheduler) == 0) {
         fiber &f = take_lane(w, first, lane);
+        blockIdx = current_block().index;
         bool is_new = !f.is_started;
         if (!f.stack) make_stack(f);
         leave_stack(&gpu->scheduler_fake_stack, f.stack, STACK_BYTES);
@@ -647,7 +651,17 @@ void simt_block_wait(void)
 {
     current_block().n_at_block++;
     gpu->warps[gpu->current / SIMT_WARP].at_block |= 1u << gpu->current % SIMT_WARP;
-    yield();
+    YIELD();
+}
+
+/* A copy; most are of a word. */
+static inline void bring(void *to, const void *from, size_t n)
+{
+    if (n == 4) {
+        memcpy(to, from, 4);
+    } else if (n) {
+        memcpy(to, from, n);
+    }
 }
 
 const char *simt_warp_exchange(const void *mine, size_t n)
@@ -657,12 +671,12 @@ const char *simt_warp_exchange(const void *mine, size_t n)
     if (n > SIMT_EXCHANGE_BYTES) die("too much to exchange");
     if (w.n_arrived == 0 && w.n_alive < SIMT_WARP)
         memset(w.exchanged[parity], 0, sizeof w.exchanged[parity]);
-    if (n) memcpy(w.exchanged[parity][gpu->current % SIMT_WARP], mine, n);
+    bring(w.exchanged[parity][gpu->current % SIMT_WARP], mine, n);
     if (++w.n_arrived == w.n_alive) {
         release_warp(w);
     } else {
         w.at_warp |= 1u << gpu->current % SIMT_WARP;
-        yield();
+        YIELD();
     }
     return w.exchanged[parity][0];
 }
@@ -670,7 +684,7 @@ const char *simt_warp_exchange(const void *mine, size_t n)
 void simt_pause(void)
 {
     gpu->warps[gpu->current / SIMT_WARP].paused |= 1u << gpu->current % SIMT_WARP;
-    yield();
+    YIELD();
 }
 
 void simt_fault(const char *what)

@@ -31,16 +31,26 @@ uint64_t simt_link_events(void);
 /* simt_link_forget - n bytes are no longer anybody's */
 void simt_link_forget(const void *p, size_t n);
 
-/* Of race.h: a plain access by a kernel. */
-extern bool simt_link_is_used;
+/* Of race.h: a plain access of at most a page by a kernel. Most are of pages that no store to a
+ * peer has reached, which a flag for all pages of one remainder tells. */
+enum { SIMT_LINK_PAGE = 4096, SIMT_LINK_PAGES = 1 << 16 };
+extern bool simt_link_has[SIMT_LINK_PAGES];
 void simt_link_plain(const void *p, size_t n, bool write);
+static inline bool *simt_link_page(const void *p)
+{
+    return &simt_link_has[(uintptr_t)p / SIMT_LINK_PAGE % SIMT_LINK_PAGES];
+}
+static inline bool simt_link_is_used(const void *p, size_t n)
+{
+    return *simt_link_page(p) || *simt_link_page((const char *)p + n - 1);
+}
 static inline void simt_link_read(const void *p, size_t n)
 {
-    if (simt_link_is_used) simt_link_plain(p, n, false);
+    if (simt_link_is_used(p, n)) simt_link_plain(p, n, false);
 }
 static inline void simt_link_write(const void *p, size_t n)
 {
-    if (simt_link_is_used) simt_link_plain(p, n, true);
+    if (simt_link_is_used(p, n)) simt_link_plain(p, n, true);
 }
 
 /* Of the runtime: whose memory this is, -1: the host's; whether `from` may reach memory of `to`. */

@@ -21,7 +21,7 @@ struct simt_e4m3_values {
 };
 static const simt_e4m3_values simt_e4m3_table;
 
-SIMT_UNWATCHED static inline float simt_e4m3(uint8_t code)
+SIMT_WITHIN static inline float simt_e4m3(uint8_t code)
 {
     return simt_e4m3_table.of[code];
 }

@@ -8,6 +8,8 @@
 /* Not seen as plain accesses by the hooks of race.h */
 #define SIMT_UNWATCHED __attribute__((no_sanitize("thread")))
 #define SIMT_UNSEEN __attribute__((noinline)) SIMT_UNWATCHED
+/* A part of such a function, which the compiler would leave a call in builds with the hooks */
+#define SIMT_WITHIN __attribute__((always_inline)) SIMT_UNWATCHED
 
 template <typename T> SIMT_UNSEEN static T atomicAdd(T *p, T v)
 {
@@ -49,7 +51,7 @@ static inline void __syncwarp(void)
     race_warp();
 }
 
-template <typename T> static inline T simt_lane(const char *all, unsigned lane)
+template <typename T> SIMT_WITHIN static inline T simt_lane(const char *all, unsigned lane)
 {
     T v;
     memcpy(&v, all + (size_t)lane * SIMT_EXCHANGE_BYTES, sizeof v);

@@ -23,6 +23,14 @@ static inline uint32_t abs_difference_x4(uint32_t a, uint32_t b)
     return r;
 }
 
+SIMT_WITHIN static inline float simt_bf16(uint16_t bits)
+{
+    const uint32_t word = (uint32_t)bits << 16;
+    float v;
+    memcpy(&v, &word, sizeof v);
+    return v;
+}
+
 /* What a lane brings to a product. */
 struct simt_fragment {
     uint32_t a[4], b[2];
@@ -31,44 +39,46 @@ struct simt_fragment {
 /* c[row][col] += sum over k, rounded once, so that the order of k does not show; element(word, j):
  * the j-th of n_word values of a register */
 template <typename SUM, typename ELEMENT>
-static inline void simt_mma(SUM c[4], const simt_fragment &mine, int n_word, ELEMENT element)
+SIMT_UNSEEN static void simt_mma(SUM c[4], const simt_fragment &mine, int n_word, ELEMENT element)
 {
     const char *all = simt_warp_exchange(&mine, sizeof mine);
-    const int lane = (int)(threadIdx.x % SIMT_WARP), g = lane / 4, t = lane % 4;
-    for (int i = 0; i < 4; i++) {
-        const int row = g + i / 2 * 8, col = 2 * t + i % 2;
-        double sum = (double)c[i];
-        for (int half = 0; half < 2; half++) {
-            for (int k = 0; k < 4; k++) {
-                auto left = simt_lane<simt_fragment>(all, (unsigned)(row % 8 * 4 + k));
-                auto right = simt_lane<simt_fragment>(all, (unsigned)(col * 4 + k));
-                const uint32_t a = left.a[half * 2 + row / 8], b = right.b[half];
-                for (int j = 0; j < n_word; j++) sum += (double)element(a, j) * element(b, j);
+    const unsigned lane = threadIdx.x % SIMT_WARP, g = lane / 4, t = lane % 4;
+    double sum[4] = {(double)c[0], (double)c[1], (double)c[2], (double)c[3]};
+    for (unsigned half = 0; half < 2; half++) {
+        for (unsigned k = 0; k < 4; k++) {
+            const auto left = simt_lane<simt_fragment>(all, g * 4 + k);
+            const uint32_t right[2] = {simt_lane<simt_fragment>(all, 8 * t + k).b[half],
+                                       simt_lane<simt_fragment>(all, 8 * t + 4 + k).b[half]};
+            for (int j = 0; j < n_word; j++) {
+                const double a[2] = {(double)element(left.a[half * 2], j),
+                                     (double)element(left.a[half * 2 + 1], j)};
+                const double b[2] = {(double)element(right[0], j), (double)element(right[1], j)};
+                for (unsigned i = 0; i < 4; i++) sum[i] += a[i / 2] * b[i % 2];
             }
         }
-        c[i] = (SUM)sum;
     }
+    for (unsigned i = 0; i < 4; i++) c[i] = (SUM)sum[i];
 }
 
 static inline void mma_e4m3(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                             uint32_t b0, uint32_t b1)
 {
     simt_mma(c, {{a0, a1, a2, a3}, {b0, b1}}, 4,
-             [](uint32_t w, int j) { return simt_e4m3((uint8_t)(w >> 8 * j)); });
+             [](uint32_t w, int j) SIMT_UNWATCHED { return simt_e4m3((uint8_t)(w >> 8 * j)); });
 }
 
 static inline void mma_s8(int c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                           uint32_t b1)
 {
     simt_mma(c, {{a0, a1, a2, a3}, {b0, b1}}, 4,
-             [](uint32_t w, int j) { return (int8_t)(w >> 8 * j); });
+             [](uint32_t w, int j) SIMT_UNWATCHED { return (int8_t)(w >> 8 * j); });
 }
 
 static inline void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
                             uint32_t b0, uint32_t b1)
 {
     simt_mma(c, {{a0, a1, a2, a3}, {b0, b1}}, 2,
-             [](uint32_t w, int j) { return f32_from_bf16((uint16_t)(w >> 16 * j)); });
+             [](uint32_t w, int j) SIMT_UNWATCHED { return simt_bf16((uint16_t)(w >> 16 * j)); });
 }
 
 static inline void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
@@ -129,7 +139,7 @@ static inline uint32_t smem_address(const void *p)
     return (uint32_t)(int32_t)((const char *)p - (const char *)simt_shared());
 }
 
-static inline char *simt_place(uint32_t address)
+SIMT_WITHIN static inline char *simt_place(uint32_t address)
 {
     return (char *)simt_shared() + (int32_t)address;
 }

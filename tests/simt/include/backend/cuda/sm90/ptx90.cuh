@@ -169,14 +169,20 @@ static inline uint32_t simt_permuted(uint32_t address)
 SIMT_UNSEEN static void tensor_load(uint32_t dst, const CUtensorMap *map, uint32_t barrier, int x,
                                     int y, int z)
 {
+    const uint32_t piece = 16;
     if (dst % 1024) simt_fault("a permuted tile that is not aligned to 1024 bytes");
+    if (x < 0 || map->box[0] % piece) simt_fault("a tile whose rows are no whole pieces");
     race_copy(simt_place(dst), map->box[0] * map->box[1], simt_place(barrier));
     for (uint32_t row = 0; row < map->box[1]; row++) {
-        for (uint32_t i = 0; i < map->box[0]; i++) {
-            uint64_t at[3] = {(uint64_t)x + i, (uint64_t)y + row, (uint64_t)z};
-            bool inside = at[0] < map->size[0] && at[1] < map->size[1] && at[2] < map->size[2];
+        for (uint32_t i = 0; i < map->box[0]; i += piece) {
+            const uint64_t at[3] = {(uint64_t)x + i, (uint64_t)y + row, (uint64_t)z};
             char *to = simt_place(simt_permuted(dst + row * map->box[0] + i));
-            *to = inside ? map->data[at[0] + at[1] * map->stride[0] + at[2] * map->stride[1]] : 0;
+            uint64_t n = 0; /* of its bytes are there */
+            if (at[0] < map->size[0] && at[1] < map->size[1] && at[2] < map->size[2])
+                n = map->size[0] - at[0] < piece ? map->size[0] - at[0] : piece;
+            memset(to, 0, piece);
+            if (n == 0) continue;
+            memcpy(to, map->data + at[0] + at[1] * map->stride[0] + at[2] * map->stride[1], n);
         }
     }
     simt_barrier_update(barrier, 0, -(int)(map->box[0] * map->box[1]));

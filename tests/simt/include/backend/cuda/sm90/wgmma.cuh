@@ -38,7 +38,7 @@ static inline void wgmma_commit(void)
 }
 
 /* Where byte k of row `row` of an operand is; 16 bytes lie together. */
-static inline const char *simt_operand_place(uint64_t operand, uint32_t row, uint32_t k)
+SIMT_WITHIN static inline const char *simt_operand_place(uint64_t operand, uint32_t row, uint32_t k)
 {
     uint32_t start = (uint32_t)(operand & 0x3fff) << 4;
     uint32_t stride = (uint32_t)(operand >> 32 & 0x3fff) << 4;
@@ -49,12 +49,12 @@ static inline const char *simt_operand_place(uint64_t operand, uint32_t row, uin
 template <int VALUES> struct simt_operand_row {
     float v[VALUES];
 
-    SIMT_UNWATCHED void decode(uint32_t at, const void *from, uint32_t n_byte)
+    SIMT_WITHIN inline void decode(uint32_t at, const void *from, uint32_t n_byte)
     {
         for (uint32_t i = 0; i < n_byte * VALUES / 32; i++) {
             uint16_t pair = 0;
             memcpy(&pair, (const char *)from + i * (32 / VALUES), 32 / VALUES);
-            v[at * VALUES / 32 + i] = VALUES == 32 ? simt_e4m3((uint8_t)pair) : f32_from_bf16(pair);
+            v[at * VALUES / 32 + i] = VALUES == 32 ? simt_e4m3((uint8_t)pair) : simt_bf16(pair);
         }
     }
 };
@@ -64,7 +64,7 @@ enum { SIMT_S8 = -32 };
 template <> struct simt_operand_row<SIMT_S8> {
     int8_t v[32];
 
-    SIMT_UNWATCHED void decode(uint32_t at, const void *from, uint32_t n_byte)
+    SIMT_WITHIN inline void decode(uint32_t at, const void *from, uint32_t n_byte)
     {
         memcpy(v + at, from, n_byte);
     }
@@ -72,8 +72,8 @@ template <> struct simt_operand_row<SIMT_S8> {
 
 /* Of the lanes that read the same row one tells so. */
 template <int VALUES>
-SIMT_UNSEEN static simt_operand_row<VALUES> simt_shared_row(uint64_t operand, uint32_t row,
-                                                            bool tells)
+SIMT_WITHIN static inline simt_operand_row<VALUES> simt_shared_row(uint64_t operand, uint32_t row,
+                                                                   bool tells)
 {
     simt_operand_row<VALUES> out;
     for (uint32_t k = 0; k < 32; k += 16) {
@@ -114,23 +114,30 @@ SIMT_UNSEEN static simt_operand_rows<VALUES> simt_left_rows(const uint32_t (&a)[
     return out;
 }
 
-/* Sums of 64 rows x 2 N columns, each rounded once, as simt_mma's. */
+/* Sums of 64 rows x 2 N columns, each rounded once, as simt_mma's. A lane's sums of eight columns
+ * are one vector: much of a run's time is spent here. */
 template <int VALUES, int N>
 SIMT_UNSEEN static void simt_wgmma(float (&c)[N], const simt_operand_rows<VALUES> &rows, uint64_t b)
 {
+    typedef float floats __attribute__((vector_size(16)));
+    typedef double doubles __attribute__((vector_size(32)));
     const bool tells = threadIdx.x % SIMT_WARP < 4;
+    doubles left[VALUES];
+    for (uint32_t k = 0; k < VALUES; k++) {
+        const double first = rows.of[0].v[k], second = rows.of[1].v[k];
+        left[k] = (doubles){first, first, second, second};
+    }
     for (uint32_t j = 0; j < N / 4; j++) {
-        for (uint32_t i = 0; i < 2; i++) {
-            const uint32_t col = 8 * j + 2 * (threadIdx.x % 4) + i;
-            const simt_operand_row<VALUES> right = simt_shared_row<VALUES>(b, col, tells);
-            double first = c[4 * j + i], second = c[4 * j + 2 + i];
-            for (uint32_t k = 0; k < VALUES; k++) {
-                first += (double)rows.of[0].v[k] * right.v[k];
-                second += (double)rows.of[1].v[k] * right.v[k];
-            }
-            c[4 * j + i] = (float)first;
-            c[4 * j + 2 + i] = (float)second;
+        float *at = c + (size_t)4 * j;
+        const uint32_t col = 8 * j + 2 * (threadIdx.x % 4);
+        const auto even = simt_shared_row<VALUES>(b, col, tells);
+        const auto odd = simt_shared_row<VALUES>(b, col + 1, tells);
+        doubles sum = {at[0], at[1], at[2], at[3]};
+        for (uint32_t k = 0; k < VALUES; k++) {
+            const floats right = {even.v[k], odd.v[k], even.v[k], odd.v[k]};
+            sum += left[k] * __builtin_convertvector(right, doubles);
         }
+        for (uint32_t i = 0; i < 4; i++) at[i] = (float)sum[i];
     }
 }
 
@@ -192,7 +199,7 @@ SIMT_UNSEEN static void wgmma_bf16_add_turned(float (&c)[64], const uint32_t (&a
         uint32_t v[4];
         memcpy(v, all + (g * 4 + k % 8 / 2) * SIMT_EXCHANGE_BYTES, sizeof v);
         for (uint32_t r = 0; r < 2; r++)
-            rows[r][k] = f32_from_bf16((uint16_t)(v[k / 8 * 2 + r] >> k % 2 * 16));
+            rows[r][k] = simt_bf16((uint16_t)(v[k / 8 * 2 + r] >> k % 2 * 16));
     }
     for (uint32_t k = 0; k < 16; k++) {
         for (uint32_t j = 0; j < 16; j++) {
@@ -203,8 +210,8 @@ SIMT_UNSEEN static void wgmma_bf16_add_turned(float (&c)[64], const uint32_t (&a
             memcpy(v, from, sizeof v);
             if (g == 0) race_read_on(from, sizeof v);
             for (uint32_t i = 0; i < 2; i++) {
-                c[4 * j + i] += rows[0][k] * f32_from_bf16(v[i]);
-                c[4 * j + 2 + i] += rows[1][k] * f32_from_bf16(v[i]);
+                c[4 * j + i] += rows[0][k] * simt_bf16(v[i]);
+                c[4 * j + 2 + i] += rows[1][k] * simt_bf16(v[i]);
             }
         }
     }

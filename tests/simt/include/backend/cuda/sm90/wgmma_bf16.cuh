@@ -13,7 +13,7 @@ SIMT_UNSEEN static void simt_bf16_row(float (&out)[16], uint64_t operand, uint32
         for (uint32_t i = 0; i < 8; i++) {
             uint16_t v;
             memcpy(&v, from + 2 * i, 2);
-            out[k / 2 + i] = f32_from_bf16(v);
+            out[k / 2 + i] = simt_bf16(v);
         }
         if (tells) race_read_on(from, 16);
     }
@@ -31,7 +31,7 @@ SIMT_UNSEEN static void simt_bf16_column(float (&out)[16], uint64_t operand, uin
         const char *from = simt_place(simt_permuted(start + column / 64 * next + k / 8 * stride +
                                                     k % 8 * 128 + column % 64 * 2));
         memcpy(&v, from, 2);
-        out[k] = f32_from_bf16(v);
+        out[k] = simt_bf16(v);
         if (tells) race_read_on(from, 2);
     }
 }
@@ -88,8 +88,8 @@ SIMT_UNSEEN static void wgmma_add_columns(float (&c)[128], const uint32_t (&a)[4
         memcpy(words, all + (g * 4 + t) * SIMT_EXCHANGE_BYTES, sizeof words);
         for (uint32_t i = 0; i < 4; i++) {
             float *to = &rows[i % 2][i / 2 * 8 + 2 * t];
-            to[0] = f32_from_bf16((uint16_t)words[i]);
-            to[1] = f32_from_bf16((uint16_t)(words[i] >> 16));
+            to[0] = simt_bf16((uint16_t)words[i]);
+            to[1] = simt_bf16((uint16_t)(words[i] >> 16));
         }
     }
     simt_bf16_product(c, rows, [b](float(&out)[16], uint32_t at) { simt_bf16_column(out, b, at); });
