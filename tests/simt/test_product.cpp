@@ -249,6 +249,9 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
     a.tasks = p.a.tasks;
     a.n_task = p.a.n_task;
     a.rows = p.a.rows;
+    const uint32_t n_group = max(a.pack.n_group, 1u);
+    std::vector<float> sums((size_t)max(p.n_in, (uint32_t)p.rows.size()) * a.k / K_LINE * n_group);
+    a.input_sums = sums.data();
     listed in_list;
     if (which == MANY_LISTED || which == WIDE) list_inputs(p, a, in_list);
     cudaStream_t stream;
@@ -488,7 +491,7 @@ void test_u4_scales_are_exact(void **)
 {
     for (dtype type : {DTYPE_F16, DTYPE_BF16, DTYPE_F32}) {
         const pack4 pack = packed_as(1, type, false);
-        const u4_form form = u4_form_of(pack);
+        const u4_form form = u4_form_of(pack, false);
         std::vector<uint8_t> tile(pack.tile_bytes);
         for (uint32_t i = 0; i < 65536; i++) {
             const uint16_t half = (uint16_t)i;
@@ -503,21 +506,28 @@ void test_u4_scales_are_exact(void **)
     }
 }
 
+/* Codes less their zeros, and as they are stored with zeros of their own. */
 void test_u4_codes_are_exact(void **)
 {
     std::vector<uint8_t> tile(PACK4_CODE_BYTES + PACK4_ROWS * 3);
-    const u4_form form = u4_form_of(packed_as(1, DTYPE_F16, true));
+    const pack4 pack = packed_as(1, DTYPE_F16, true);
+    const u4_form form = u4_form_of(pack, false), behind = u4_form_of(pack, true);
     for (uint32_t zero = 0; zero <= PACK4_ZERO_MAX; zero++) {
+        tile[form.zeros_at + 3] = (uint8_t)zero;
+        const float off = u4_zero_behind(u4_zero(behind, (const char *)tile.data(), 3));
+        assert_true(off == -(float)zero);
         for (uint32_t word = 0; word < 65536; word++) {
-            uint32_t out[2];
-            tile[form.zeros_at + 3] = (uint8_t)zero;
+            uint32_t out[2], stored[2];
             const uint32_t z = u4_zero(form, (const char *)tile.data(), 3), zeros[2] = {z, z};
             u4_rows(word | word * 7 << 16, zeros, out);
+            u4_rows_stored(word | word * 7 << 16, stored);
             for (int i = 0; i < 8; i++) {
                 const uint32_t code = (word | word * 7 << 16) >> (i / 2 * 8 + i % 2 * 4) & 15;
                 const float want = ldexpf((float)((int)code - (int)zero), -9);
                 const float got = f32_from_e4m3((uint8_t)(out[i % 2] >> i / 2 * 8));
+                const float whole = f32_from_e4m3((uint8_t)(stored[i % 2] >> i / 2 * 8));
                 if (!(got == want)) fail_msg("%u less %u: %a", code, zero, (double)got);
+                if (whole != ldexpf((float)code, -9)) fail_msg("%u: %a", code, (double)whole);
             }
         }
     }

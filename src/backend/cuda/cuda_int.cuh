@@ -329,6 +329,7 @@ struct cuda_backend {
     uint8_t *int8_q;   /* inputs of a product of int8 weights, [rows][width] */
     float *int8_scale; /* [rows][width / 128] */
     uint64_t int8_bytes;
+    float *input_sums;   /* experts': [rows][width / 64] */
     float *expert_out;   /* [T * rows_per_token][D]; or bf16, as many */
     float *shared_out;   /* [T][D] */
     float *router_score; /* [K part][T][pitch] (k_parts.h) */

@@ -494,6 +494,7 @@ static void name_scratch(struct cuda_backend *c)
     c->mid_scale = (float *)s[SCRATCH_MID_SCALE];
     c->int8_q = (uint8_t *)s[SCRATCH_INT8];
     c->int8_scale = (float *)s[SCRATCH_INT8_SCALE];
+    c->input_sums = (float *)s[SCRATCH_INPUT_SUMS];
     c->expert_out = (float *)s[SCRATCH_EXPERT_OUT];
     c->shared_out = (float *)s[SCRATCH_SHARED_OUT];
     c->router_score = (float *)s[SCRATCH_ROUTER_SCORE];

@@ -135,6 +135,8 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
     const uint64_t codes = c->act == ACT_INT8 ? most(routed * width, mid) : FP8_GROUP;
     s->bytes[SCRATCH_INT8] = codes;
     s->bytes[SCRATCH_INT8_SCALE] = codes / FP8_GROUP * 4 + 4;
+    const uint64_t sums = c->act == ACT_FP8 ? rows * most(c->hidden, c->moe_inner) : 0;
+    s->bytes[SCRATCH_INPUT_SUMS] = sums / INPUT_SUMS_GROUP * 4 + 4;
     s->bytes[SCRATCH_EXPERT_OUT] = rows * c->hidden * 4;
     s->bytes[SCRATCH_SHARED_OUT] = c->n_expert ? t * c->hidden * 4 : 4;
     s->bytes[SCRATCH_ROUTER_SCORE] =
@@ -208,6 +210,7 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_MID_SCALE] = "ffn scales",
         [SCRATCH_INT8] = "int8 inputs",
         [SCRATCH_INT8_SCALE] = "int8 input scales",
+        [SCRATCH_INPUT_SUMS] = "sums of experts' inputs",
         [SCRATCH_EXPERT_OUT] = "expert outputs",
         [SCRATCH_SHARED_OUT] = "shared expert output",
         [SCRATCH_ROUTER_SCORE] = "router scores",

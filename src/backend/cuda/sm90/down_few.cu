@@ -463,17 +463,19 @@ static __device__ __forceinline__ void produce_u4(const struct down_work &w,
               bytes, full);
 }
 
-/* Products of K line i, a sum a group of scales, on their way; and the scales of a lane's outputs.
- */
+/* Products of K line i on their way, a group's with codes and with ones; and the scales and zeros
+ * of a lane's outputs. */
 template <int G> struct u4_line {
     float c[G][COLS / 2];
+    float inputs[G][COLS / 2];
     float scale[G][2];
+    float zero[G][2];
 };
 
 template <int G>
-static __device__ __forceinline__ void start_u4_line(struct u4_line<G> &x,
-                                                     const struct down_work &w,
-                                                     const struct down_block &b, uint32_t i)
+static __device__ __forceinline__ void
+start_u4_line(struct u4_line<G> &x, const struct down_work &w, const struct down_block &b,
+              uint32_t i, const uint32_t (&one)[4])
 {
     enum { STEPS = 4 / G };
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % CONSUMER_WARPS;
@@ -483,74 +485,77 @@ static __device__ __forceinline__ void start_u4_line(struct u4_line<G> &x,
     const uint4 lo = *(const uint4 *)(tile + warp * 1024 + lane * 16);
     const uint4 hi = *(const uint4 *)(tile + warp * 1024 + 512 + lane * 16);
     const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-    uint32_t a[4][4];
+    uint32_t a[G][STEPS][4];
 #pragma unroll
     for (int g = 0; g < G; g++) {
-        const uint32_t at = (uint32_t)g * PACK4_ROWS + warp * 16 + lane / 4;
-        const uint32_t zero[2] = {u4_zero(w.u4, tile, at), u4_zero(w.u4, tile, at + 8)};
-        x.scale[g][0] = u4_scale(w.u4, tile, at);
-        x.scale[g][1] = u4_scale(w.u4, tile, at + 8);
 #pragma unroll
-        for (int v = 2 * g * STEPS; v < 2 * (g + 1) * STEPS; v++) {
+        for (int v = 0; v < 2 * STEPS; v++) {
             uint32_t rows[2];
-            u4_rows(words[v], zero, rows);
-            a[v / 2][v % 2 * 2] = rows[0];
-            a[v / 2][v % 2 * 2 + 1] = rows[1];
+            u4_rows_stored(words[2 * g * STEPS + v], rows);
+            a[g][v / 2][v % 2 * 2] = rows[0];
+            a[g][v / 2][v % 2 * 2 + 1] = rows[1];
         }
     }
     wgmma_fence();
 #pragma unroll
-    for (int u = 0; u < 4; u++) {
-        if (u % STEPS == 0)
-            wgmma_e4m3_start(x.c[u / STEPS], a[u], in + 2 * (uint64_t)u);
-        else
-            wgmma_e4m3_add(x.c[u / STEPS], a[u], in + 2 * (uint64_t)u);
+    for (int g = 0; g < G; g++) {
+        u4_start_stored<STEPS>(x.c[g], a[g], in + (uint64_t)(2 * g * STEPS));
+        u4_start_inputs<STEPS>(x.inputs[g], one, in + (uint64_t)(2 * g * STEPS));
     }
     wgmma_commit();
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+#pragma unroll
+        for (uint32_t half = 0; half < 2; half++) {
+            const uint32_t at = (uint32_t)g * PACK4_ROWS + warp * 16 + lane / 4 + 8 * half;
+            x.scale[g][half] = u4_scale(w.u4, tile, at);
+            x.zero[g][half] = u4_zero_behind(u4_zero(w.u4, tile, at));
+        }
+    }
 }
 
-/* A lane's two outputs of a row, LINES K lines at a time. */
-template <int G, uint32_t LINES>
+/* A lane's two outputs of a row. */
+template <int G>
 static __device__ __forceinline__ float2 sum_u4_row(const struct down_work &w,
-                                                    const struct down_block &b, uint32_t row)
+                                                    const struct down_block &b, uint32_t row,
+                                                    const uint32_t (&one)[4])
 {
     float2 sum = make_float2(0.0f, 0.0f), part = sum;
     const bool only = w.k_part_lines == w.n_k_line;
     uint32_t n = 0;
-    for (uint32_t k = 0; k < w.n_k_line; k += LINES) {
-        struct u4_line<G> x[LINES];
-        const uint32_t first = row * w.n_k_line + k;
+    for (uint32_t i = row * w.n_k_line; i < (row + 1) * w.n_k_line; i++) {
+        struct u4_line<G> x;
+        start_u4_line<G>(x, w, b, i, one);
+        const float in_scale = b.s->in_scale[i];
 #pragma unroll
-        for (uint32_t j = 0; j < LINES; j++) start_u4_line<G>(x[j], w, b, first + j);
-#pragma unroll
-        for (uint32_t j = 0; j < LINES; j++) {
-#pragma unroll
-            for (int g = 0; g < G; g++) wgmma_wait(x[j].c[g]);
+        for (int g = 0; g < G; g++) {
+            wgmma_wait(x.c[g]);
+            wgmma_wait(x.inputs[g]);
         }
 #pragma unroll
-        for (uint32_t j = 0; j < LINES; j++) {
-            const float in_scale = b.s->in_scale[first + j];
-#pragma unroll
-            for (int g = 0; g < G; g++) {
-                part.x = fmaf(x[j].c[g][0], x[j].scale[g][0] * in_scale, part.x);
-                part.y = fmaf(x[j].c[g][2], x[j].scale[g][1] * in_scale, part.y);
-            }
-            if (++n < w.k_part_lines) continue;
-            sum.x = only ? part.x : sum.x + part.x;
-            sum.y = only ? part.y : sum.y + part.y;
-            part = make_float2(0.0f, 0.0f);
-            n = 0;
+        for (int g = 0; g < G; g++) {
+            const float first = u4_less_zero(x.c[g][0], x.inputs[g][0], x.zero[g][0]);
+            const float second = u4_less_zero(x.c[g][2], x.inputs[g][2], x.zero[g][1]);
+            part.x = fmaf(first, x.scale[g][0] * in_scale, part.x);
+            part.y = fmaf(second, x.scale[g][1] * in_scale, part.y);
         }
+        if (++n < w.k_part_lines) continue;
+        sum.x = only ? part.x : sum.x + part.x;
+        sum.y = only ? part.y : sum.y + part.y;
+        part = make_float2(0.0f, 0.0f);
+        n = 0;
     }
     return sum;
 }
 
-template <int G, uint32_t LINES>
+template <int G>
 static __device__ __forceinline__ void
 consume_u4(const struct down_work &w, const struct down_block &b, struct down_u4_shared *s)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float weight = 1.0f; /* of row `lane` */
+    uint32_t one[4];
+    u4_ones(one);
     if (lane < w.a.n_used)
         weight = *(const volatile float *)&w.a.weights[b.token * w.a.n_used + lane];
     dependency_wait();
@@ -560,7 +565,7 @@ consume_u4(const struct down_work &w, const struct down_block &b, struct down_u4
     if (lane == 0) mbarrier_arrive(smem_address(&b.s->made));
     wait_phase(&b.s->made, 0);
     for (uint32_t r = warp / CONSUMER_WARPS; r < w.a.rows_per_token; r += U4_GROUPS) {
-        const float2 sum = sum_u4_row<G, LINES>(w, b, r);
+        const float2 sum = sum_u4_row<G>(w, b, r, one);
         float *to = s->row[r] + warp % CONSUMER_WARPS * 16 + lane / 4;
         if (lane % 4) continue;
         to[0] = to_bf16_and_back(sum.x);
@@ -579,7 +584,7 @@ consume_u4(const struct down_work &w, const struct down_block &b, struct down_u4
     w.a.y[at] = w.a.shared ? all + w.a.shared[at] : all;
 }
 
-template <int G, uint32_t LINES>
+template <int G>
 __global__ void __launch_bounds__(U4_THREADS, 2)
     down_few_u4_kernel(const __grid_constant__ struct down_work w)
 {
@@ -604,7 +609,7 @@ __global__ void __launch_bounds__(U4_THREADS, 2)
     if (threadIdx.x >= U4_WARPS * WARP) {
         produce_u4(w, b);
     } else {
-        consume_u4<G, LINES>(w, b, s);
+        consume_u4<G>(w, b, s);
     }
 #endif
 }
@@ -623,11 +628,9 @@ template <enum codes CODES> static down_kernel kernel_of(uint32_t n_all)
     return n_all % 3 == 0 ? down_few_kernel<3, CODES> : down_few_kernel<1, CODES>;
 }
 
-/* Two lines of two groups each would not find registers. */
-static down_kernel u4_kernel_for(uint32_t n_group, uint32_t n_k_line)
+static down_kernel u4_kernel_for(uint32_t n_group)
 {
-    if (n_group == 2) return down_few_u4_kernel<2, 1>;
-    return n_k_line % 2 == 0 ? down_few_u4_kernel<1, 2> : down_few_u4_kernel<1, 1>;
+    return n_group == 2 ? down_few_u4_kernel<2> : down_few_u4_kernel<1>;
 }
 
 static down_kernel kernel_for(enum codes codes, uint32_t n_all)
@@ -647,10 +650,8 @@ static uint32_t u4_bytes_of(uint32_t tile_bytes, uint32_t n_all)
 cudaError_t down_few_init(void)
 {
     for (uint32_t n_group : {1, 2}) {
-        for (uint32_t n_k_line : {1, 2}) {
-            cudaError_t e = raise_shared(u4_kernel_for(n_group, n_k_line), BYTES_MAX);
-            if (e != cudaSuccess) return e;
-        }
+        cudaError_t e = raise_shared(u4_kernel_for(n_group), BYTES_MAX);
+        if (e != cudaSuccess) return e;
     }
     for (enum codes codes : {CODES_FP8, CODES_INT8, CODES_INT8_ROW}) {
         for (uint32_t n_all : {1, 3}) {
@@ -676,7 +677,7 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     w.n_stage = min(w.n_all, (uint32_t)(a.n_token == 1 ? STAGES_ALONE : STAGES_MANY));
     const bool is_u4 = a.pack.tile_bytes > 0;
     ASSERT(!is_u4 || (a.codes == CODES_FP8 && a.pack.n_group <= 2 && !a.row_scale));
-    if (is_u4) w.u4 = u4_form_of(a.pack);
+    if (is_u4) w.u4 = u4_form_of(a.pack, true);
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -690,6 +691,5 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     config.attrs = &attribute;
     config.numAttrs = 1;
     return cudaLaunchKernelEx(
-        &config, is_u4 ? u4_kernel_for(a.pack.n_group, w.n_k_line) : kernel_for(a.codes, w.n_all),
-        w);
+        &config, is_u4 ? u4_kernel_for(a.pack.n_group) : kernel_for(a.codes, w.n_all), w);
 }

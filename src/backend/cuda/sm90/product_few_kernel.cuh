@@ -11,8 +11,9 @@
  * the tensor cores' sum does not depend on the shape of the product, so the bits are the same.
  *
  * U4 weights (G groups of a K line have scales of their own; G is none for others) come to the
- * tensor cores from registers, as u4.cuh makes their codes. A stage has scales and zeros behind its
- * codes. Int8 with scales of rows is summed over all of K in integers.
+ * tensor cores from registers, as u4.cuh makes their codes, of experts as they are stored, with the
+ * sum of inputs that takes a zero off. A stage has scales and zeros behind its codes. Int8 with
+ * scales of rows is summed over all of K in integers.
  *
  * The sums of item i are in parts[i % 2], and their bytes count at ready[i % 2]. A block sends sums
  * of item i + 1 after its warps have read those of i, which they say at `read`; so whoever has got
@@ -110,22 +111,25 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2], const 
 }
 
 /* What a lane has of a line of U4 weights: its words, where its rows are among scales, and where
- * those of its columns begin. */
+ * those of its columns begin; mapped, codes of one. */
 struct u4_lane {
     uint32_t words;
     uint32_t row;
     uint32_t pair;
+    uint32_t one[4];
 };
 
-static __device__ __forceinline__ struct u4_lane u4_lane_of(void)
+template <bool MAPPED> static __device__ __forceinline__ struct u4_lane u4_lane_of(void)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    return {warp * 1024 + lane * 16, warp * 16 + lane / 4, lane % 4 * 2};
+    struct u4_lane l = {warp * 1024 + lane * 16, warp * 16 + lane / 4, lane % 4 * 2, {}};
+    if (MAPPED) u4_ones(l.one);
+    return l;
 }
 
 /* The same of U4 weights, group by group. Scales are there before the products begin: nothing that
  * could branch is beside these. */
-template <int N, bool MAPPED, int G>
+template <int N, int G>
 static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const struct few_work &w,
                                                    const struct few_block<N, G> &b, uint32_t stage,
                                                    const struct u4_lane &lane)
@@ -136,7 +140,6 @@ static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const
     const uint4 lo = *(const uint4 *)(tile + lane.words);
     const uint4 hi = *(const uint4 *)(tile + lane.words + 512);
     const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-    if (MAPPED) async_proxy_fence();
 #pragma unroll
     for (int i = 0; i < G; i++) {
         const uint32_t at = (uint32_t)i * PACK4_ROWS + lane.row;
@@ -171,6 +174,59 @@ static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const
         for (int j = 0; j < N / 2; j++) {
             const float of_row = j % 2 ? scale[j / 4].y : scale[j / 4].x;
             k_part[j] = fmaf(c[j], s[j / 2 % 2] * of_row, k_part[j]);
+        }
+    }
+}
+
+/* The same of the experts' weights, whose codes are multiplied as they are stored: a group's zero
+ * times the sum of its inputs is taken off behind the products. */
+template <int N, int G>
+static __device__ __forceinline__ void
+add_stored_line(float (&k_part)[N / 2], const struct few_work &w, const struct few_block<N, G> &b,
+                uint32_t stage, const struct u4_lane &lane)
+{
+    enum { STEPS = 4 / G };
+    const char *tile = (const char *)weights_at(w, b, stage);
+    const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
+    const uint4 lo = *(const uint4 *)(tile + lane.words);
+    const uint4 hi = *(const uint4 *)(tile + lane.words + 512);
+    const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    async_proxy_fence();
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        uint32_t a[STEPS][4];
+        float c[N / 2], inputs[N / 2];
+#pragma unroll
+        for (int u = 0; u < STEPS; u++) {
+            uint32_t rows[2];
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                u4_rows_stored(words[2 * (i * STEPS + u) + half], rows);
+                a[u][2 * half] = rows[0];
+                a[u][2 * half + 1] = rows[1];
+            }
+        }
+        wgmma_fence();
+        u4_start_stored<STEPS>(c, a, in + (uint64_t)(2 * i * STEPS));
+        u4_start_inputs<STEPS>(inputs, lane.one, in + (uint64_t)(2 * i * STEPS));
+        wgmma_commit();
+        const uint32_t at = (uint32_t)i * PACK4_ROWS + lane.row;
+        const float s[2] = {u4_scale(w.u4, tile, at), u4_scale(w.u4, tile, at + 8)};
+        const float zero[2] = {u4_zero_behind(u4_zero(w.u4, tile, at)),
+                               u4_zero_behind(u4_zero(w.u4, tile, at + 8))};
+        float2 scale[N / 8]; /* of rows 8 j + 2 t and the next */
+#pragma unroll
+        for (int j = 0; j < N / 8; j++) {
+            scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + lane.pair];
+        }
+        wgmma_wait(c);
+        wgmma_wait(inputs);
+        if (i == G - 1) release(b, stage);
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) {
+            const float of_row = j % 2 ? scale[j / 4].y : scale[j / 4].x;
+            const float sum = u4_less_zero(c[j], inputs[j], zero[j / 2 % 2]);
+            k_part[j] = fmaf(sum, s[j / 2 % 2] * of_row, k_part[j]);
         }
     }
 }
@@ -237,9 +293,9 @@ add_turned_line(float (&k_part)[N / 2], const struct few_work &w, const struct f
 /* k_part = the sum of a block's part of K */
 template <int N, int G>
 static __device__ __forceinline__ void
-sum_turned_part(float (&k_part)[N / 2], const struct few_work &w, const struct few_block<N, G> &b)
+sum_turned_part(float (&k_part)[N / 2], const struct few_work &w, const struct few_block<N, G> &b,
+                const struct u4_lane &lane)
 {
-    const struct u4_lane lane = u4_lane_of();
 #pragma unroll
     for (int j = 0; j < N / 2; j++) k_part[j] = 0;
     for (uint32_t i = 0; i < w.n_k_line / w.n_k_part; i++) {
@@ -252,19 +308,20 @@ sum_turned_part(float (&k_part)[N / 2], const struct few_work &w, const struct f
 template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void
     sum_k_part(typename few_sum<G>::type (&k_part)[N / 2], const struct few_work &w,
-               const struct few_block<N, G> &b, struct few_ring &at)
+               const struct few_block<N, G> &b, const struct u4_lane &lane, struct few_ring &at)
 {
     const uint32_t n_k_line = w.n_k_line / w.n_k_part;
     DCHECK(w.n_k_line % w.n_k_part == 0);
-    const struct u4_lane lane = u4_lane_of();
 #pragma unroll
     for (int j = 0; j < N / 2; j++) k_part[j] = 0;
     for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at, w.n_stage)) {
         wait_phase(&b.s->full[at.stage], at.parity);
         if constexpr (G <= 0) {
             add_k_line<N, MAPPED, G>(k_part, w, b, at.stage);
+        } else if constexpr (MAPPED) {
+            add_stored_line<N, G>(k_part, w, b, at.stage, lane);
         } else {
-            add_u4_line<N, MAPPED, G>(k_part, w, b, at.stage, lane);
+            add_u4_line<N, G>(k_part, w, b, at.stage, lane);
         }
     }
 }
@@ -274,15 +331,15 @@ static __device__ __forceinline__ void
 template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void
     sum_k_parts(typename few_sum<G>::type (&total)[N / 2], const struct few_work &w,
-                const struct few_block<N, G> &b, struct few_ring &at)
+                const struct few_block<N, G> &b, const struct u4_lane &lane, struct few_ring &at)
 {
-    sum_k_part<N, MAPPED, G>(total, w, b, at);
+    sum_k_part<N, MAPPED, G>(total, w, b, lane, at);
     if (w.n_k_part == 1) return;
 #pragma unroll
     for (int j = 0; j < N / 2; j++) total[j] += 0;
     for (uint32_t i = 1; i < w.n_k_part; i++) {
         typename few_sum<G>::type k_part[N / 2];
-        sum_k_part<N, MAPPED, G>(k_part, w, b, at);
+        sum_k_part<N, MAPPED, G>(k_part, w, b, lane, at);
 #pragma unroll
         for (int j = 0; j < N / 2; j++) total[j] += k_part[j];
     }
@@ -443,6 +500,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                                                const struct few_block<N, G> &b)
 {
     const uint32_t step = gridDim.x / w.cluster_size, n_run = run_count<MAPPED>(w);
+    const struct u4_lane lane = u4_lane_of<MAPPED>();
     struct few_ring at = {0, 0};
     uint32_t n_item = 0; /* items so far */
     for (uint32_t i = blockIdx.x / w.cluster_size; i < n_run; i += step) {
@@ -462,11 +520,11 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                 }
                 if constexpr (can_turn<N, MAPPED, SPLIT, G>()) {
                     if (w.turns)
-                        sum_turned_part<N, G>(sum, w, b);
+                        sum_turned_part<N, G>(sum, w, b, lane);
                     else
-                        sum_k_part<N, MAPPED, G>(sum, w, b, at);
+                        sum_k_part<N, MAPPED, G>(sum, w, b, lane, at);
                 } else {
-                    sum_k_part<N, MAPPED, G>(sum, w, b, at);
+                    sum_k_part<N, MAPPED, G>(sum, w, b, lane, at);
                 }
                 if (n_item) wait_phase(&b.s->read, (n_item - 1) % 2);
                 send_k_part<N, G>(w, b, n_item % 2, sum);
@@ -474,7 +532,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
             } else {
                 scales.out[0] = column_scale<G>(w, rows, lane_column(col * BM));
                 scales.out[1] = column_scale<G>(w, rows, lane_column(col * BM) + 8);
-                sum_k_parts<N, MAPPED, G>(sum, w, b, at);
+                sum_k_parts<N, MAPPED, G>(sum, w, b, lane, at);
                 store_tile<N, G>(w, rows, outputs, col * BM, sum, scales);
             }
         }
@@ -628,7 +686,7 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
 {
     struct few_work w = {};
     w.a = a;
-    if (G > 0) w.u4 = u4_form_of(a.pack);
+    if (G > 0) w.u4 = u4_form_of(a.pack, MAPPED);
     w.n_k_line = a.k / K_LINE_BYTES;
     w.n_k_part = fp8_k_part_count(a.n, w.n_k_line, a.tasks != NULL);
     w.n_col_tile = ceil_div(a.n, BM);

@@ -6,9 +6,10 @@
  * 64 outputs, which nobody else reads, and multiplies all rows of inputs with them, or 64 where the
  * task has no more. So codes do not cross shared memory, and there is nobody to wait for. A sum is
  * multiplied by two scales that depend on row and output; G is the number of groups of a K line,
- * which are summed one after the other.
+ * which are summed one after the other. Experts' codes are multiplied as they are stored, and sums
+ * of inputs, which take a group's zero off, are made by a kernel in front, for all tiles at once.
  *
- * A stage has a K line of inputs, their scales and two packed tiles:
+ * A stage has a K line of inputs, their scales, experts' sums of them, and two packed tiles:
  *
  *   empty --- copies on their way; full: their bytes, and the arrivals of all who copy ---> full
  *   full ---- read by every warp that multiplies ---> empty
@@ -24,7 +25,6 @@
 #include "backend/cuda/sm90/u4.cuh"
 
 enum {
-    U4_STAGES = 5,
     TILES = BN / PACK4_ROWS,
     HELD_BYTES = WARP_ROWS * PAIR_COLS * (int)sizeof(float),
 };
@@ -38,13 +38,15 @@ template <int G> constexpr uint32_t packed_bytes(void)
 }
 
 template <int G> struct alignas(ALIGN_BYTES) u4_stages {
-    uint8_t in[U4_STAGES][BM * BK];
+    enum { N_STAGE = G == 1 ? 5 : 4 }; /* no room for two groups' sums in a fifth */
+    uint8_t in[N_STAGE][BM * BK];
     uint8_t out[CONSUMER_WARPS][BOXES][WARP_ROWS * BOX_BYTES];
     uint8_t held[CONSUMER_WARPS][HELD_BYTES]; /* OUTPUT_SWIGLU */
-    uint8_t packed[U4_STAGES][TILES][packed_bytes<G>()];
-    float in_scale[U4_STAGES][BM]; /* where scale_place says */
-    uint64_t full[U4_STAGES];
-    uint64_t empty[U4_STAGES];
+    uint8_t packed[N_STAGE][TILES][packed_bytes<G>()];
+    float in_scale[N_STAGE][BM];  /* where scale_place says; */
+    float in_sum[N_STAGE][G][BM]; /* mapped: likewise */
+    uint64_t full[N_STAGE];
+    uint64_t empty[N_STAGE];
     uint64_t cleared;
     uint64_t spread;
     static_assert(packed_bytes<G>() % PIECE_BYTES == 0, "pieces");
@@ -94,14 +96,12 @@ static __device__ __forceinline__ void load_tiles(const struct work &w, struct u
     if (both) tensor_load(in + GROUP_ROWS * BK, &w.in_map, full, x, t.first + GROUP_ROWS, 0);
 }
 
-/* The scales of this thread's row; rows past the task have the last one's. */
+/* This thread's row of inputs; rows past the task are the last one. */
 template <enum form FORM>
-static __device__ __forceinline__ const float *row_scales(const struct work &w,
-                                                          const struct task &t)
+static __device__ __forceinline__ uint32_t input_row(const struct work &w, const struct task &t)
 {
-    uint32_t row = (uint32_t)find_scales<FORM>(w, t, (int)threadIdx.x).first;
-    if (FORM == FORM_GATHER) row /= w.a.in_divisor;
-    return w.a.q_scale + (size_t)row * w.n_k_line;
+    const uint32_t row = (uint32_t)find_scales<FORM>(w, t, (int)threadIdx.x).first;
+    return FORM == FORM_GATHER ? row / w.a.in_divisor : row;
 }
 
 template <enum form FORM, enum output OUTPUT, int G>
@@ -115,17 +115,23 @@ static __device__ __forceinline__ void produce(const struct work &w, struct u4_s
          more = move_on<FORM>(w, i, w.step, n_row_tile)) {
         const struct run r = run_at<FORM>(w, i, n_row_tile);
         const struct task t = task_at<FORM>(w, r.row_tile);
-        const float *scale = row_scales<FORM>(w, t);
+        const size_t first = (size_t)input_row<FORM>(w, t) * w.n_k_line;
+        const float *scale = w.a.q_scale + first;
+        const float *sum = FORM == FORM_PLAIN ? NULL : w.a.input_sums + first * G;
         struct gather<GATHER_ROWS> g = {
         };
         if (FORM == FORM_GATHER) g = gather_of<GATHER_ROWS>(w, t);
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance_of<U4_STAGES>(at)) {
+            for (uint32_t k_line = 0; k_line < w.n_k_line;
+                 k_line++, advance_of<u4_stages<G>::N_STAGE>(at)) {
                 wait_phase(&s->empty[at.stage], at.parity ^ 1);
                 if (threadIdx.x == 0) {
                     load_tiles<FORM, OUTPUT, G>(w, s, at.stage, k_line, t, col);
                 }
                 cp_async_4(smem_address(&s->in_scale[at.stage][place]), scale + k_line);
+#pragma unroll
+                for (uint32_t j = 0; j < G && FORM != FORM_PLAIN; j++)
+                    cp_async_4(smem_address(&s->in_sum[at.stage][j][place]), sum + k_line * G + j);
                 if (FORM == FORM_GATHER) {
                     gather_k_line<GATHER_ROWS>(w, g, smem_address(s->in[at.stage]), k_line);
                 }
@@ -162,7 +168,11 @@ static __device__ __forceinline__ void start_group(float (&c)[N / 2], const stru
     }
     uint32_t a[STEPS][4];
     const uint32_t at = group * PACK4_ROWS + u.row;
-    const uint32_t zero[2] = {u4_zero(form, tile, at), u4_zero(form, tile, at + 8)};
+    uint32_t zero[2] = {};
+    if (FORM == FORM_PLAIN) {
+        zero[0] = u4_zero(form, tile, at);
+        zero[1] = u4_zero(form, tile, at + 8);
+    }
 #pragma unroll
     for (uint32_t half = 0; half < STEPS / 2; half++) {
         const uint4 v = *(const uint4 *)(tile + u.words + (group + half) * 512);
@@ -170,33 +180,64 @@ static __device__ __forceinline__ void start_group(float (&c)[N / 2], const stru
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             uint32_t rows[2];
-            u4_rows(words[i], zero, rows);
+            if (FORM == FORM_PLAIN) {
+                u4_rows(words[i], zero, rows);
+            } else {
+                u4_rows_stored(words[i], rows);
+            }
             a[half * 2 + i / 2][i % 2 * 2] = rows[0];
             a[half * 2 + i / 2][i % 2 * 2 + 1] = rows[1];
         }
     }
     const uint64_t in = u.x.in + stage * (sizeof s->in[0] >> 4) + group * STEPS * 2;
     wgmma_fence();
-    wgmma_e4m3_start(c, a[0], in);
-#pragma unroll
-    for (int i = 1; i < STEPS; i++) wgmma_e4m3_add(c, a[i], in + (uint64_t)(2 * i));
+    u4_start_stored<STEPS>(c, a, in);
     wgmma_commit();
 }
 
+/* What a group's products are multiplied by, for a thread's two outputs; mapped, less what. */
+struct u4_group {
+    float scale[2];
+    float zero[2];
+    const float *in_scale;
+    const float *in_sum;
+};
+
+template <enum form FORM, int G>
+static __device__ __forceinline__ struct u4_group group_of(const struct u4_form &form,
+                                                           const struct u4_stages<G> *s,
+                                                           const struct u4_walk &u, uint32_t group)
+{
+    const uint32_t stage = u.x.at.stage, at = group * PACK4_ROWS + u.row;
+    const char *tile = (const char *)s->packed[stage][u.tile];
+    struct u4_group of = {};
+    of.in_scale = s->in_scale[stage] + u.x.lane % 4 * 4;
+    of.in_sum = s->in_sum[stage][group] + u.x.lane % 4 * 4;
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        of.scale[i] = u4_scale(form, tile, at + 8 * i);
+        if (FORM != FORM_PLAIN) of.zero[i] = u4_zero_behind(u4_zero(form, tile, at + 8 * i));
+    }
+    return of;
+}
+
 /* sum += a group's sum times the scales of row and output; FIRST: sum is what that adds to 0. */
-template <int N, bool FIRST>
+template <enum form FORM, int N, bool FIRST>
 static __device__ __forceinline__ void add_group(float (&sum)[64], const float (&c)[N / 2],
-                                                 const float *in_scale, const float (&of)[2],
-                                                 uint32_t lane)
+                                                 const struct u4_group &of)
 {
 #pragma unroll
     for (int j = 0; j < N / 2; j += 8) {
-        const float4 v = *(const float4 *)(in_scale + j * 2 + lane % 4 * 4);
-        const float of_row[4] = {v.x, v.y, v.z, v.w};
+        const float4 v = *(const float4 *)(of.in_scale + j * 2);
+        const float4 x = FORM == FORM_PLAIN ? v : *(const float4 *)(of.in_sum + j * 2);
+        const float of_row[4] = {v.x, v.y, v.z, v.w}, inputs[4] = {x.x, x.y, x.z, x.w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const float scale = of[i / 2 % 2] * of_row[i / 4 * 2 + i % 2];
-            sum[j + i] = fmaf(c[j + i], scale, FIRST ? 0.0f : sum[j + i]);
+            const int row = i / 4 * 2 + i % 2, out = i / 2 % 2;
+            const float whole =
+                FORM == FORM_PLAIN ? c[j + i] : u4_less_zero(c[j + i], inputs[row], of.zero[out]);
+            const float scale = of.scale[out] * of_row[row];
+            sum[j + i] = fmaf(whole, scale, FIRST ? 0.0f : sum[j + i]);
         }
     }
 }
@@ -208,22 +249,20 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[64], float (&c
                                                   struct u4_stages<G> *s, struct u4_walk &u)
 {
     const uint32_t stage = u.x.at.stage;
-    const char *tile = (const char *)s->packed[stage][u.tile];
 #pragma unroll
     for (int i = 0; i < G; i++) {
-        const uint32_t at = (uint32_t)i * PACK4_ROWS + u.row;
-        const float of[2] = {u4_scale(form, tile, at), u4_scale(form, tile, at + 8)};
+        const struct u4_group of = group_of<FORM, G>(form, s, u, (uint32_t)i);
         if (i > 0) start_group<FORM, G, N>(c, form, s, u, (uint32_t)i);
         wgmma_wait(c);
         if (FIRST && i == 0) {
-            add_group<N, true>(k_part, c, s->in_scale[stage], of, u.x.lane);
+            add_group<FORM, N, true>(k_part, c, of);
         } else {
-            add_group<N, false>(k_part, c, s->in_scale[stage], of, u.x.lane);
+            add_group<FORM, N, false>(k_part, c, of);
         }
     }
     __syncwarp();
     if (u.x.lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
-    advance_of<U4_STAGES>(u.x.at);
+    advance_of<u4_stages<G>::N_STAGE>(u.x.at);
 }
 
 /* ---- what leaves a tile ---- */
@@ -402,7 +441,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     const int group = shfl((int)threadIdx.x / GROUP_THREADS, 0);
     if (threadIdx.x == 0) {
         if (FORM != FORM_GATHER) tensor_map_prefetch(&u.w.in_map);
-        for (int i = 0; i < U4_STAGES; i++) {
+        for (int i = 0; i < u4_stages<G>::N_STAGE; i++) {
             mbarrier_init(smem_address(&s->full[i]), 1 + GROUP_THREADS);
             mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
         }
@@ -421,6 +460,60 @@ __global__ void __launch_bounds__(THREADS, 1)
     } else {
         registers_raise<CONSUMER_REGISTERS>();
         consume<FORM, OUTPUT, G>(u, s, group - 1);
+    }
+#endif
+}
+
+/* ---- sums of inputs ---- */
+
+struct sum_work {
+    const uint8_t *q;
+    float *sums;
+    uint32_t n_row;
+    uint32_t n_k_line;
+};
+
+/* Groups of a K line of GROUP_ROWS rows: sums[row][K line][group]. By the instructions that make
+ * them beside the products of few rows, whatever the number of rows. */
+template <int G>
+__global__ void __launch_bounds__(GROUP_THREADS)
+    product_u4_sums_kernel(const __grid_constant__ struct sum_work w)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    enum { STEPS = BK / 32 / G };
+    SHARED_DYNAMIC(unsigned char, shared);
+    const uint32_t k_line = blockIdx.x, row0 = blockIdx.y * GROUP_ROWS;
+    const uint32_t lane = threadIdx.x % WARP, piece = threadIdx.x % K_LINE_PIECES;
+    dependency_wait();
+    dependency_release();
+#pragma unroll
+    for (uint32_t i = 0; i < GROUP_ROWS / GATHER_ROWS; i++) {
+        const uint32_t row = threadIdx.x / K_LINE_PIECES + i * GATHER_ROWS;
+        const uint8_t *from =
+            w.q + ((size_t)min(row0 + row, w.n_row - 1) * w.n_k_line + k_line) * BK;
+        *(uint4 *)(shared + row * BK + (piece ^ row % 8) * PIECE_BYTES) =
+            *(const uint4 *)(from + piece * PIECE_BYTES);
+    }
+    async_proxy_fence();
+    __syncthreads();
+    const uint64_t in = wgmma_operand(smem_address(shared));
+    float sum[G][GROUP_ROWS / 2];
+    uint32_t one[4];
+    u4_ones(one);
+    wgmma_fence();
+#pragma unroll
+    for (int g = 0; g < G; g++) u4_start_inputs<STEPS>(sum[g], one, in + (uint64_t)(2 * g * STEPS));
+    wgmma_commit();
+#pragma unroll
+    for (int g = 0; g < G; g++) wgmma_wait(sum[g]);
+    if (threadIdx.x / 4) return; /* all 64 rows of the product are the same */
+#pragma unroll
+    for (uint32_t j = 0; j < GROUP_ROWS / 4; j++) { /* columns 8 (j / 2) + 2 t and the next */
+        const uint32_t row = row0 + j / 2 * 8 + lane * 2 + j % 2;
+        if (row >= w.n_row) continue;
+#pragma unroll
+        for (int g = 0; g < G; g++)
+            w.sums[((size_t)row * w.n_k_line + k_line) * G + g] = sum[g][j / 2 * 4 + j % 2];
     }
 #endif
 }
@@ -455,6 +548,38 @@ bool product_u4_takes(const struct pack4 &p)
            (p.n_group == 2 && p.tile_bytes <= packed_bytes<2>());
 }
 
+/* One launch's attribute; it points into the struct. */
+struct u4_launch {
+    cudaLaunchAttribute attribute;
+    cudaLaunchConfig_t config;
+};
+
+static void set_launch(struct u4_launch *l, dim3 grid, uint32_t n_thread, size_t n_byte,
+                       cudaStream_t stream)
+{
+    *l = {};
+    l->attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    l->attribute.val.programmaticStreamSerializationAllowed = 1;
+    l->config.gridDim = grid;
+    l->config.blockDim = dim3(n_thread);
+    l->config.dynamicSmemBytes = n_byte;
+    l->config.stream = stream;
+    l->config.attrs = &l->attribute;
+    l->config.numAttrs = 1;
+}
+
+/* a.input_sums, of all rows that the list may name. */
+template <int G> static cudaError_t sum_inputs(const struct product_args &a, cudaStream_t stream)
+{
+    const uint32_t n_row = a.in_listed ? a.n_token : ceil_div(a.n_token, a.in_divisor);
+    const struct sum_work w = {a.q, a.input_sums, n_row, a.k / BK};
+    struct u4_launch l;
+    ASSERT(a.input_sums && n_row > 0);
+    set_launch(&l, dim3(w.n_k_line, ceil_div(n_row, GROUP_ROWS)), GROUP_THREADS, GROUP_ROWS * BK,
+               stream);
+    return cudaLaunchKernelEx(&l.config, product_u4_sums_kernel<G>, w);
+}
+
 cudaError_t product_u4_sm90(const struct product_args &a, uint32_t n_tile,
                             const struct sm90_limits &limits, cudaStream_t stream)
 {
@@ -465,21 +590,16 @@ cudaError_t product_u4_sm90(const struct product_args &a, uint32_t n_tile,
     uint32_t n_block;
     cudaError_t e = make_work(&u.w, &n_block, a, n_tile, limits.n_sm);
     if (e != cudaSuccess || !n_block) return e;
-    u.form = u4_form_of(a.pack);
+    u.form = u4_form_of(a.pack, a.tasks != NULL);
     const bool one = a.pack.n_group == 1;
+    if (a.tasks) e = one ? sum_inputs<1>(a, stream) : sum_inputs<2>(a, stream);
+    if (e != cudaSuccess) return e;
     u4_kernel kernel =
         one ? find_kernel<1>(form_of(a), output_of(a)) : find_kernel<2>(form_of(a), output_of(a));
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(n_block);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = one ? sizeof(struct u4_stages<1>) : sizeof(struct u4_stages<2>);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, u);
+    struct u4_launch l;
+    set_launch(&l, dim3(n_block), THREADS,
+               one ? sizeof(struct u4_stages<1>) : sizeof(struct u4_stages<2>), stream);
+    return cudaLaunchKernelEx(&l.config, kernel, u);
 }
 
 template <int G> static cudaError_t init_kernels(void)

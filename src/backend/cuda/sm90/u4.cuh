@@ -2,15 +2,21 @@
  *
  * A code less its zero is a whole number of -16 to 15, and the byte of its sign and magnitude is
  * the E4M3 code of that number times 2^-9: the subnormal numbers and the two binades above them are
- * equally far apart. So a weight goes to the tensor cores exactly, with its zero taken off, and
- * what is left is a scale a group. Scales of every type are read by the same instructions, whose
- * constants are the launch's: a branch on the type would keep the compiler from running products
- * beside other work. */
+ * equally far apart. So a weight of a plain product goes to the tensor cores exactly, with its zero
+ * taken off, and what is left is a scale a group. The experts' codes go there as they are stored,
+ * which takes fewer instructions: a group's zero, times the sum of its inputs, is taken off behind
+ * the products, and that sum is a product with ones. Whoever multiplies the one or the other makes
+ * the same sums of the same values, so a row has the same bits in all kernels.
+ *
+ * Scales of every type are read by the same instructions, whose constants are the launch's: a
+ * branch on the type would keep the compiler from running products beside other work. */
 #ifndef FATHOM_BACKEND_CUDA_SM90_U4_CUH
 #define FATHOM_BACKEND_CUDA_SM90_U4_CUH
 
 #include "backend/cuda/sm90/ptx90.cuh"
 #include "backend/cuda/unpack4.cuh"
+
+enum { U4_BEHIND_BASE = 0x4b000000 }; /* the float 2^23 */
 
 /* How a matrix's scales and zeros are read. */
 struct u4_form {
@@ -18,27 +24,30 @@ struct u4_form {
     uint32_t scales_at; /* the upper half of the first */
     uint32_t shift;     /* of that, with its sign above it, to where a float has it */
     uint32_t mask;      /* of the float's upper half */
-    bool has_low;       /* a lower half as well, in front */
+    uint32_t low_mask;  /* a lower half as well, in front; 0: none */
     float factor;       /* then makes it 512 times the scale */
     uint32_t zeros_at;
     uint32_t zero_step; /* times a stored zero; 0: none is */
-    uint32_t zero_base; /* and this: what u4_codes takes */
+    uint32_t zero_base; /* and this: what u4_codes takes, or the float 2^23 + the zero */
 };
 
-/* u4_form_of - Needs p of U4: its scales are F32, F16 or BF16 */
-static __host__ __device__ inline struct u4_form u4_form_of(const struct pack4 &p)
+/* u4_form_of - of a matrix whose zeros are taken off its codes, or `behind` its products
+ *
+ * Needs    p of U4: its scales are F32, F16 or BF16 */
+static __host__ __device__ inline struct u4_form u4_form_of(const struct pack4 &p, bool behind)
 {
     struct u4_form f = {};
     const bool is_f16 = p.scale_type == DTYPE_F16; /* its exponents are 112 less */
-    f.has_low = p.scale_type == DTYPE_F32;
-    f.scale_bytes = f.has_low ? 4 : 2;
+    f.low_mask = p.scale_type == DTYPE_F32 ? 0xffffu : 0;
+    f.scale_bytes = f.low_mask ? 4 : 2;
     f.scales_at = PACK4_CODE_BYTES + f.scale_bytes - 2;
     f.shift = is_f16 ? 13 : 16;
     f.mask = is_f16 ? 0x8fffe000u : 0xffff0000u;
     f.factor = is_f16 ? 0x1p121f : 512.0f;
     f.zeros_at = p.has_zero ? pack4_zeros_at(&p) : 0;
-    f.zero_step = p.has_zero ? 0u - 0x01010101u : 0;
-    f.zero_base = 0x80808080u - (p.has_zero ? 0 : PACK4_ZERO * 0x01010101u);
+    const uint32_t step = behind ? 1u : 0u - 0x01010101u;
+    f.zero_step = p.has_zero ? step : 0;
+    f.zero_base = (behind ? U4_BEHIND_BASE : 0x80808080u) + (p.has_zero ? 0 : PACK4_ZERO * step);
     return f;
 }
 
@@ -48,9 +57,9 @@ static __device__ __forceinline__ float u4_scale(const struct u4_form &f, const 
                                                  uint32_t i)
 {
     const char *at = tile + f.scales_at + i * f.scale_bytes;
-    uint32_t bits = (uint32_t)(int32_t) * (const int16_t *)at << f.shift & f.mask;
-    if (f.has_low) bits |= *(const uint16_t *)(at - 2);
-    return __uint_as_float(bits) * f.factor;
+    const uint32_t high = (uint32_t)(int32_t) * (const int16_t *)at << f.shift & f.mask;
+    const uint32_t low = *(const uint16_t *)(at - 2) & f.low_mask;
+    return __uint_as_float(high | low) * f.factor;
 }
 
 /* What u4_codes takes for the zero of scale i. */
@@ -58,6 +67,12 @@ static __device__ __forceinline__ uint32_t u4_zero(const struct u4_form &f, cons
                                                    uint32_t i)
 {
     return ((const uint8_t *)tile)[f.zeros_at + i] * f.zero_step + f.zero_base;
+}
+
+/* That of a zero which is taken off behind, negated. */
+static __device__ __forceinline__ float u4_zero_behind(uint32_t zero)
+{
+    return __uint_as_float(U4_BEHIND_BASE) - __uint_as_float(zero);
 }
 
 /* E4M3 codes of 2^-9 times (code - zero), of four bytes of codes. */
@@ -74,6 +89,49 @@ static __device__ __forceinline__ void u4_rows(uint32_t word, const uint32_t (&z
     const uint32_t low = 0x0f0f0f0fu;
     out[0] = u4_codes(word & low, zero[0]);
     out[1] = u4_codes(word >> 4 & low, zero[1]);
+}
+
+/* The same codes as they are stored: E4M3 of 2^-9 times each. */
+static __device__ __forceinline__ void u4_rows_stored(uint32_t word, uint32_t (&out)[2])
+{
+    const uint32_t low = 0x0f0f0f0fu;
+    out[0] = word & low;
+    out[1] = word >> 4 & low;
+}
+
+/* Codes of one, 2^-9 as well, for the sum of a group's inputs, in registers whose values the
+ * compiler does not know: it would make them anew beside products, and keep these from running
+ * beside each other. */
+static __device__ __forceinline__ void u4_ones(uint32_t (&one)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) one[i] = shfl(0x01010101u, i);
+}
+
+/* Begins the sum of a group's inputs, which lie at x: a row of the 64 is like the other. */
+template <int STEPS, int N>
+static __device__ __forceinline__ void u4_start_inputs(float (&inputs)[N], const uint32_t (&one)[4],
+                                                       uint64_t x)
+{
+    wgmma_e4m3_start(inputs, one, x);
+#pragma unroll
+    for (int u = 1; u < STEPS; u++) wgmma_e4m3_add(inputs, one, x + 2 * (uint64_t)u);
+}
+
+/* Begins the products of a group's inputs with its codes as they are stored. */
+template <int STEPS, int N>
+static __device__ __forceinline__ void u4_start_stored(float (&c)[N], const uint32_t (&a)[STEPS][4],
+                                                       uint64_t x)
+{
+    wgmma_e4m3_start(c, a[0], x);
+#pragma unroll
+    for (int u = 1; u < STEPS; u++) wgmma_e4m3_add(c, a[u], x + 2 * (uint64_t)u);
+}
+
+/* What both make, and the zero: all who multiply stored codes do so, and get the same bits. */
+static __device__ __forceinline__ float u4_less_zero(float sum, float inputs, float zero)
+{
+    return fmaf(zero, inputs, sum);
 }
 
 /* A warp's 16 rows of a tile as the tensor cores take them from shared memory (product.cuh), where
