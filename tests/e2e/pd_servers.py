@@ -104,7 +104,8 @@ def lend_half(p, first=730):
         n_held += len(params[-1]["remote_block_ids"])
         wait_until(lambda: total(p, "fathom_kv_tier_uncopied_pages") == 0)
     assert n_held < 18 and len(params) < 4, params  # else the test shows nothing
-    wait_until(lambda: lend(p, body_of(first + 3, 200))[0] == 429)  # once they are whole in memory
+    # once they are whole in memory; what asks has no page to lend if it comes sooner
+    wait_until(lambda: lend(p, body_of(first + 3, 20))[0] == 429)
     return bodies, params
 
 
