@@ -23,6 +23,7 @@
 #include "quantize/tune.h"
 
 #define INDEX_FILE "model.safetensors.index.json"
+#define SINGLE_FILE "model.safetensors" /* which is found without an index */
 
 enum { PIECE_BYTES = 16 << 20 };
 
@@ -219,7 +220,7 @@ static fathom_err write_index(struct converting *x)
 {
     struct buf b = {0};
     uint64_t total = 0;
-    if (x->plan.n_shard < 2) return FATHOM_OK;
+    if (x->plan.n_shard == 1 && strcmp(x->plan.shards[0].name, SINGLE_FILE) == 0) return FATHOM_OK;
     for (size_t i = 0; i < x->plan.n_shard; i++) total += x->plan.shards[i].data_bytes;
     (void)buf_printf(&b, "{\n  \"metadata\": {\"total_size\": %llu},\n  \"weight_map\": {",
                      (unsigned long long)total);

@@ -468,6 +468,16 @@ class Quantize(unittest.TestCase):
         inspected, _ = run("inspect", self.path("out"))
         self.assertRegex(inspected, "routed experts .*pack-quantized, u4 g32 BF16")
 
+    def test_one_shard_of_another_name_has_an_index(self):
+        source, name = self.narrow(), "model-00001-of-000001.safetensors"
+        os.rename(os.path.join(source, "model.safetensors"), os.path.join(source, name))
+        _, header = header_of(os.path.join(source, name))
+        with open(os.path.join(source, "model.safetensors.index.json"), "w", encoding="utf-8") as f:
+            json.dump({"weight_map": {tensor: name for tensor in header}}, f)
+        run("quantize", source, self.path("out"), "--group", "32")
+        self.assertIn(name, os.listdir(self.path("out")))
+        run("inspect", self.path("out"))
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=1)
