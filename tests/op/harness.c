@@ -303,6 +303,11 @@ bool op_is_elsewhere(enum act_type act)
     return strcmp(backend_name, "cuda_sim_tuned") == 0 && act != ACT_FP8 && act != ACT_INT8;
 }
 
+bool op_is_portable(void)
+{
+    return strcmp(backend_name, "cuda_sim") == 0;
+}
+
 /* Around the sizes where kernels change. */
 static const uint32_t token_counts[] = {1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64, 65, 129};
 

@@ -61,6 +61,9 @@ bool op_wants_few(void);
  * GPU of sm_90 has its own for ACT_FP8 and ACT_INT8 alone */
 bool op_is_elsewhere(enum act_type act);
 
+/* op_is_portable - the simulated device without kernels of sm_90 */
+bool op_is_portable(void);
+
 /* rig_open - backend, and one buffer of every kind; fails the test on an error. rig_close also
  * checks the guard bands and that the backend has no fault, and releases the weights. */
 void rig_open(struct rig *r, const char *backend, const struct backend_config *c);
