@@ -67,7 +67,7 @@ struct peer_layout {
  * second way of two shots costs. Two ranks send no more in one shot than in two. */
 static inline uint32_t peer_one_shot_rows(uint32_t world)
 {
-    return world == 2 ? ONE_SHOT_ROWS : world == 4 ? 32 : 16;
+    return world == 2 ? ONE_SHOT_ROWS : world == 4 ? 32 : 8;
 }
 
 /* Epochs are of a row's buffer, or of a block's part of it, and are counted by the block that uses
