@@ -153,11 +153,14 @@ class Lifecycle(unittest.TestCase):
     def test_flags_of_limits(self):
         server = Scripted("--max-connections", "1", "--stall-timeout", "0.3")
         first = server.connect()
-        first.request("POST", COMPLETIONS, json.dumps({"prompt": "[[then=stall;say=x]]"}))
+        first.request("POST", COMPLETIONS,
+                      json.dumps({"prompt": "[[then=stall;say=x]]", "stream": True}))
+        answer = first.getresponse()  # before that its place may go to the next connection
         wait_until(lambda: server.get("/health")[0] == 503)
         status, text = server.ask("say=x")
         self.assertEqual(status, 503)
         self.assertIn("1 connections are open, which is the limit (--max-connections", text)
+        answer.close()
         first.close()
         server.process.kill()
         server.end()
