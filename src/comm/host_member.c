@@ -23,13 +23,17 @@
 #include "comm/host_hub.h"
 #include "comm/tcp_link.h"
 
-enum { TOLD_US = 30000000 }; /* between two lines about a host 0 that is not there */
+enum {
+    TOLD_US = 30000000,   /* between two lines about a host 0 that is not there */
+    FORGET_US = 10000000, /* for host 0 to see that a host has left: longer than HOST_LOST_US */
+};
 
 struct host_member {
     struct host_member_config c;
     char host[256];
     int stop_fd;
-    uint64_t end_us; /* when end_fd was seen first; 0: not yet */
+    uint64_t end_us;   /* when end_fd was seen first; 0: not yet */
+    uint64_t until_us; /* from then on a refusal is final; 0: it was never joined */
     struct page_link *links[HOST_LANE_N];
     pthread_t beater;
     bool has_beater;
@@ -107,11 +111,12 @@ fathom_err host_member_join(struct host_member *m, fathom_diag *d)
         if (err == FATHOM_OK) {
             LOG_INFO("hosts", "host=%u of=%u has joined host 0 at %s:%u", m->c.self.node_rank,
                      m->c.self.n_node, m->host, m->c.port);
+            m->until_us = UINT64_MAX;
             return FATHOM_OK;
         }
         close_links(m);
         if (is_stopped(m) || is_to_end(m)) FAIL(d, FATHOM_ECANCEL, "it is being stopped");
-        if (err != FATHOM_EIO && err != FATHOM_EBUSY) {
+        if (err != FATHOM_EIO && err != FATHOM_EBUSY && clock_now_us() >= m->until_us) {
             FAIL(d, err, "host 0 at %s:%u: %s", m->host, m->c.port, why.text);
         }
         const uint64_t now_us = clock_now_us();
@@ -170,6 +175,7 @@ void host_member_part(struct host_member *m, const char *why)
 {
     const struct link_part text = {why, strnlen(why, HOST_TEXT_MAX)};
     if (m->has_beater) {
+        m->until_us = clock_now_us() + FORGET_US;
         pthread_mutex_lock(&m->lock);
         m->ends = true;
         pthread_cond_broadcast(&m->changed);

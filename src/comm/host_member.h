@@ -34,8 +34,9 @@ void host_member_stop(struct host_member *m);
 
 /* host_member_join - dial host 0 until it is there, and take the seat
  * Needs   AWAY.
- * Errors  EMISMATCH, EINVAL, EFORMAT: it will not have this host, and why; ECANCEL: stopped,
- *         or end_fd. */
+ * Errors  EMISMATCH, EINVAL, EFORMAT: it will not have this host, and why, of one that was joined
+ *         before also 10 s later: it may not have seen yet that this one has left; ECANCEL:
+ *         stopped, or end_fd. */
 fathom_err host_member_join(struct host_member *m, fathom_diag *d);
 
 /* host_member_receive - the next GO, or WORK with its body; beats are passed over

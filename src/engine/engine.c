@@ -488,12 +488,17 @@ static void end_all(fathom_engine *e, enum request_finish why)
     }
 }
 
-/* The first error is the last: see the states above. */
-static void fail_engine(fathom_engine *e, fathom_err err)
+static const char *cause_of(fathom_engine *e, fathom_err err)
 {
-    ASSERT(err != FATHOM_OK && !e->failed);
     const char *cause = e->runner->ops->fault(e->runner);
-    if (cause[0] == '\0') cause = fathom_err_text(err);
+    ASSERT(err != FATHOM_OK);
+    return cause[0] ? cause : fathom_err_text(err);
+}
+
+/* The first error is the last: see the states above. */
+static void fail_engine(fathom_engine *e, const char *cause)
+{
+    ASSERT(cause[0] && !e->failed);
     LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step, cause);
     e->failed = true;
     forget_flights(e);
@@ -505,7 +510,7 @@ static void stop_step(fathom_engine *e, fathom_err err)
 {
     const struct step_runner_ops *ops = e->runner->ops;
     if (err != FATHOM_EPEER || !ops->is_away || !ops->is_away(e->runner)) {
-        fail_engine(e, err);
+        fail_engine(e, cause_of(e, err));
         return;
     }
     LOG_ERROR("engine", "step %llu failed: %s", (unsigned long long)e->stats.n_step,
@@ -548,7 +553,7 @@ static void look_at_hosts(fathom_engine *e)
         forget_pages(e);
         e->is_away = err == FATHOM_EPEER;
     } else {
-        fail_engine(e, err);
+        fail_engine(e, why.text[0] ? why.text : cause_of(e, err));
     }
     mailbox_suspend(e->mailbox, why.text);
 }
@@ -688,7 +693,7 @@ void *engine_main(void *arg)
     bool busy = true;
     os_name_thread("engine");
     fathom_err err = e->runner->ops->bind(e->runner);
-    if (err != FATHOM_OK) fail_engine(e, err);
+    if (err != FATHOM_OK) fail_engine(e, cause_of(e, err));
     host_runner_on_change(e->runner, engine_kick, e);
     look_at_hosts(e);
     while (mailbox_wait(e->mailbox, wait_us)) {

@@ -207,15 +207,18 @@ static void release_host(struct step_runner *base, void *p)
     if (!has_lost(group_of(base))) (void)rank_ring_ask(group_of(base), &c);
 }
 
-/* Every rank is idle when it is renewed, and all are before any gets work. */
+/* Every rank is idle when it is renewed, and all are before any gets work. One that is lost is so
+ * for ever. */
 static fathom_err renew(struct step_runner *base)
 {
     struct rank_group *g = group_of(base);
     const struct command c = {.kind = COMMAND_RENEW};
     const fathom_err err = rank_ring_await_all(g);
-    if (has_lost(g) || (err && err != FATHOM_EPEER)) return err;
+    if (has_lost(g)) return FATHOM_EDEVICE;
+    if (err && err != FATHOM_EPEER) return err;
     pthread_mutex_lock(&g->lock);
     atomic_store(&g->has_fault, false);
+    atomic_store(&g->is_parted, false);
     g->fault[0] = '\0';
     pthread_mutex_unlock(&g->lock);
     for (uint32_t i = 0; i <= g->n_stage; i++) {
@@ -350,6 +353,7 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     ASSERT(g->n_peer >= 1 && n % g->n_peer == 0);
     g->n_stage = n / g->n_peer;
     g->n_lane_rank = 1;
+    g->has_hosts = from->settings->hosts != NULL;
     g->net = from->settings->stage_net;
     g->ranks = ranks;
     g->spins = os_n_cpu() > n;

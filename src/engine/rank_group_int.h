@@ -17,7 +17,8 @@
  * A rank that has failed passes over commands, so that the engine never waits for it. One that does
  * not end a command is lost: once another rank has failed, or when nothing moves for longer than
  * the ranks' patience, the engine goes on without it. Its thread cannot be ended, so that all it
- * may touch stays; the process is about to end. Invariants:
+ * may touch stays; the process is about to end. Where another host is what failed, the ranks here
+ * go on in the next generation, and each has as long for its command as before. Invariants:
  * n_told - n_done <= RING for each rank; flights ascend in n.
  */
 #ifndef FATHOM_ENGINE_RANK_GROUP_INT_H
@@ -36,7 +37,7 @@ enum {
     RING = 64,
     SPIN_NS = 20000,         /* looks for a command, or for a rank, before a thread sleeps */
     LOAD_PATIENCE_S = 86400, /* for a rank that loads a layer */
-    FAREWELL_MS = 2000,      /* for a rank to end its command after a fault */
+    FAREWELL_MS = 2000,      /* for a rank to end its command after another one's fault */
     LOOK_MS = 100,           /* between looks at ranks that are waited for */
     N_LAUNCH = 255,          /* steps of which a rank keeps what launching took */
 };
@@ -116,6 +117,7 @@ struct rank_group {
     uint32_t n_peer;          /* ranks of a stage */
     uint32_t n_stage;         /* that run here */
     bool is_staged;           /* the model has several */
+    bool has_hosts;           /* there are others, which may be lost and come back */
     struct stage_net *net;    /* to other hosts' stages; NULL: all are here */
     struct stage_hop *hops[PARALLEL_STAGES_MAX + 1]; /* [i]: before stage i of those here, and
                                                         [n_stage] behind them; NULL at the model's
@@ -138,6 +140,7 @@ struct rank_group {
     pthread_cond_t told;
     pthread_cond_t done;
     _Atomic bool has_fault; /* fault is whole */
+    _Atomic bool is_parted; /* and it is another host's */
     char fault[320];
 };
 

@@ -62,6 +62,12 @@ static void lose(struct rank *r, uint64_t n_done, uint64_t waited_ms)
     atomic_store(&g->has_fault, true);
 }
 
+/* A rank has failed, so that the process is about to end. */
+static bool is_ending(const struct rank_group *g)
+{
+    return atomic_load(&g->has_fault) && !atomic_load(&g->is_parted);
+}
+
 /* How long rank r may be still in the command that it is at. Memory of the host is taken and given
  * back without a sign of life, by calls that end, and into what is the caller's until then: that
  * has no bound, not after a fault either. A backend without progress gives none in a long step,
@@ -71,7 +77,7 @@ static uint64_t patience_ms(const struct rank *r, uint64_t n_done)
     const struct rank_group *g = r->group;
     enum command_kind kind = g->ring[n_done % RING].kind;
     if (kind == COMMAND_ALLOC || kind == COMMAND_RELEASE) return UINT64_MAX;
-    if (atomic_load(&g->has_fault)) return FAREWELL_MS;
+    if (is_ending(g)) return FAREWELL_MS;
     return r->backend->ops->progress ? g->patience_ms : (uint64_t)LOAD_PATIENCE_S * 1000;
 }
 
@@ -84,16 +90,16 @@ void rank_ring_await_rank(struct rank_group *g, struct rank *r, uint64_t n)
     }
     if (reached(&r->n_done, n) || atomic_load(&r->is_lost)) return;
     uint64_t moved = g->base.ops->progress(&g->base), since_ns = clock_now_ns(), was_done = 0;
-    bool had_fault = false;
+    bool was_ending = false;
     pthread_mutex_lock(&g->lock);
     while (!reached(&r->n_done, n) && !atomic_load(&r->is_lost)) {
         look(g);
-        bool has_fault = atomic_load(&g->has_fault);
+        bool ends = is_ending(g);
         uint64_t n_done = atomic_load(&r->n_done), p = g->base.ops->progress(&g->base);
         uint64_t now_ns = clock_now_ns();
-        bool moves = n_done != was_done || (!has_fault && p != moved);
-        if (moves || has_fault != had_fault) since_ns = now_ns;
-        had_fault = has_fault;
+        bool moves = n_done != was_done || (!ends && p != moved);
+        if (moves || ends != was_ending) since_ns = now_ns;
+        was_ending = ends;
         was_done = n_done;
         moved = p;
         uint64_t waited_ms = (now_ns - since_ns) / 1000000;

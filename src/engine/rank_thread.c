@@ -37,6 +37,7 @@ static void note_fault(struct rank *r, fathom_err err)
         cause = r->runner->ops->fault(r->runner);
         if (!knows && cause[0])
             snprintf(g->fault + n, sizeof g->fault - (size_t)n, "; %.160s", cause);
+        atomic_store(&g->is_parted, err == FATHOM_EPEER && g->has_hosts);
         atomic_store(&g->has_fault, true);
     } else if (r->backend->ops->abandon) {
         r->backend->ops->abandon(r->backend);

@@ -359,19 +359,20 @@ void job_finish_if_ended(struct job *job)
 
 /* ---- events of the engine ------------------------------------------------------------------ */
 
-/* A host that is away is none of the engine's own faults: it may come back. */
+/* A host that is away is none of the engine's own faults: it may come back, or has done so. */
 static void set_engine_error(struct job *job)
 {
     fathom_engine *engine = job->jobs->served->engine;
     const char *fault = fathom_fault(engine);
     fathom_stats stats;
     fathom_get_stats(engine, &stats);
-    if (!fault[0] && stats.away[0]) {
-        (void)api_error_set(&job->error, 503, "host_away", NULL, "%s", stats.away);
+    if (!fault[0]) {
+        (void)api_error_set(&job->error, 503, "host_away", NULL, "%s",
+                            stats.away[0] ? stats.away : "a host was lost and is back: ask again");
         return;
     }
     (void)api_error_set(&job->error, 503, "engine_failed", NULL, "the engine has failed: %s",
-                        fault[0] ? fault : "no cause is known");
+                        fault);
 }
 
 /* A client that does not read fills its backlog and is cut. */

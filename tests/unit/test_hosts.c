@@ -1,4 +1,5 @@
 /* test_hosts.c - hosts that join, are refused, are lost and come back, over loopback */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -233,6 +234,45 @@ static void a_lost_host_is_named_and_the_others_join_anew(void **state)
     host_hub_destroy(h);
 }
 
+struct joining {
+    struct host_member *m;
+    fathom_err err;
+};
+
+static void *join_main(void *arg)
+{
+    struct joining *j = arg;
+    j->err = host_member_join(j->m, NULL);
+    return NULL;
+}
+
+/* Host 0 sees late that it has left: its seat is taken when it comes again, by another one here. */
+static void a_host_that_was_joined_is_patient_with_a_refusal(void **state)
+{
+    const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    struct host_hub *h = open_hub(&zero, 0);
+    struct joining again = {.m = open_member(&one, host_hub_port(h))};
+    struct host_member *other = open_member(&one, host_hub_port(h));
+    pthread_t thread;
+    (void)state;
+    assert_int_equal(host_member_join(again.m, NULL), FATHOM_OK);
+    gather(h);
+    host_member_part(again.m, "test");
+    wait_for_loss(h);
+    assert_int_equal(host_hub_gather(h, NULL), FATHOM_EPEER);
+    assert_int_equal(host_member_join(other, NULL), FATHOM_OK);
+    gather(h);
+    assert_int_equal(pthread_create(&thread, NULL, join_main, &again), 0);
+    clock_sleep_us(300000);
+    host_member_destroy(other);
+    wait_for_loss(h);
+    gather(h);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_int_equal(again.err, FATHOM_OK);
+    host_member_destroy(again.m);
+    host_hub_destroy(h);
+}
+
 static void a_silent_host_is_lost(void **state)
 {
     const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
@@ -350,6 +390,7 @@ int main(void)
         cmocka_unit_test(a_host_that_comes_twice_is_refused_the_second_time),
         cmocka_unit_test(a_port_in_use_is_one_line),
         cmocka_unit_test(a_lost_host_is_named_and_the_others_join_anew),
+        cmocka_unit_test(a_host_that_was_joined_is_patient_with_a_refusal),
         cmocka_unit_test(a_silent_host_is_lost),
         cmocka_unit_test(a_host_0_that_ends_is_joined_again_when_it_is_back),
     };

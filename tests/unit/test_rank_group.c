@@ -10,8 +10,10 @@
 #include <cmocka.h>
 
 #include "backend/backend.h"
+#include "base/clock.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/rank_group.h"
+#include "engine/rank_group_int.h"
 #include "engine/runner.h"
 #include "model/config.h"
 
@@ -168,8 +170,47 @@ static void a_rank_that_does_not_come_is_named_and_not_waited_for(void **state)
     const char *fault = r->ops->fault(r);
     if (!strstr(fault, "step 1: rank 2 of 4 did not come to reduce_norm of layer 3, epoch "))
         fail_msg("%s", fault);
-    assert_int_equal(r->ops->sync(r), FATHOM_EPEER); /* at once */
-    r->ops->destroy(r);                              /* returns */
+    assert_int_equal(r->ops->sync(r), FATHOM_EPEER);    /* at once */
+    assert_int_equal(r->ops->renew(r), FATHOM_EDEVICE); /* and for ever */
+    r->ops->destroy(r);                                 /* returns */
+}
+
+static fathom_err part_in_layer(struct backend *b, const struct mla_out_args *a)
+{
+    static __thread uint32_t n_call;
+    if (n_call++ == FAILING_LAYER) return FATHOM_EPEER;
+    return real_ops->mla_out(b, a);
+}
+
+static fathom_err linger_in_layer(struct backend *b, const struct mla_out_args *a)
+{
+    static __thread uint32_t n_call;
+    if (n_call++ == FAILING_LAYER) clock_sleep_us(3000ull * FAREWELL_MS / 2);
+    return real_ops->mla_out(b, a);
+}
+
+/* A rank is told that another host is lost while its neighbour computes. */
+static void a_long_command_outlives_the_loss_of_a_host(void **state)
+{
+    (void)state;
+    static const fathom_hosts hosts = {.n_node = 1};
+    fathom_diag d = {{0}};
+    struct step_runner *r;
+    real_ops = test.backends[FAILS]->ops;
+    struct backend_ops parting = *real_ops, lingering = *real_ops;
+    parting.mla_out = part_in_layer;
+    lingering.mla_out = linger_in_layer;
+    test.backends[FAILS]->ops = &parting;
+    test.backends[FAILS + 1]->ops = &lingering;
+    test.settings.hosts = &hosts;
+    must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
+                              test.checkpoint, &d),
+         &d);
+    assert_int_equal(run_step(r), FATHOM_EPEER);
+    assert_int_equal(r->ops->renew(r), FATHOM_OK);
+    assert_int_equal(run_step(r), FATHOM_OK);
+    assert_string_equal(r->ops->fault(r), "");
+    r->ops->destroy(r);
 }
 
 static void pages_are_equal_on_all_ranks(void **state)
@@ -450,6 +491,8 @@ int main(void)
                                         close_checkpoint),
         cmocka_unit_test_setup_teardown(a_rank_that_does_not_come_is_named_and_not_waited_for,
                                         open_impatient, close_checkpoint),
+        cmocka_unit_test_setup_teardown(a_long_command_outlives_the_loss_of_a_host, open_backends,
+                                        close_checkpoint),
         cmocka_unit_test_setup_teardown(pages_are_equal_on_all_ranks, open_backends,
                                         close_checkpoint),
         cmocka_unit_test_setup_teardown(a_rank_of_the_first_stage_that_fails_is_named, open_stages,
