@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 import time
 
 
@@ -19,6 +20,21 @@ def wait_until(condition):
         if time.monotonic() > end:
             raise AssertionError("it did not come to pass")
         time.sleep(0.02)
+
+
+class Log:
+    """A file for what a process prints. Who reads it has a place in it of its own, so that the process writes on
+    behind what it has written."""
+
+    def __init__(self):
+        self.file = tempfile.NamedTemporaryFile()
+
+    def fileno(self):
+        return self.file.fileno()
+
+    def text(self):
+        with open(self.file.name, encoding="utf-8") as f:
+            return f.read()
 
 
 class Server:

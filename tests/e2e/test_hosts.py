@@ -26,10 +26,9 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 
-from served import HANG_S, Server, take_program, wait_until
+from served import HANG_S, Log, Server, take_program, wait_until
 
 FLAGS = ("--backend", "cpu", "--threads", "2", "--max-num-seqs", "8", "--max-model-len", "1024",
          "--drain-timeout", str(HANG_S))
@@ -60,15 +59,14 @@ class Follower:
     """`fathom serve --headless`, its log in a file."""
 
     def __init__(self, port, *flags, rank=1, n=2):
-        self.log = tempfile.TemporaryFile(mode="w+")
+        self.log = Log()
         self.process = subprocess.Popen(
             [Server.path, "serve", *FLAGS, *of_hosts(port, rank, n), "--headless", *flags],
             stdout=self.log, stderr=self.log)
         atexit.register(self.process.kill)
 
     def text(self):
-        self.log.seek(0)
-        return self.log.read()
+        return self.log.text()
 
     def kill(self, number=signal.SIGKILL):
         self.process.send_signal(number)
@@ -152,7 +150,7 @@ def simulate():
              "--compilation-config", '{"cudagraph_capture_sizes": [1, 4]}',
              "--drain-timeout", str(HANG_S))
     TEXTS = ["Hello, who", "One two three, and the ship went on. " * 6]
-    N_TOKEN, N_LONG, N_LAST = 3, 150, 12
+    N_TOKEN, N_LONG, N_LAST = 3, 150, 6
     os.environ["SIMT_DEVICES"] = "2"
     double = os.path.join(os.path.dirname(os.path.abspath(Server.path)), "nccl_double")
     os.environ["LD_LIBRARY_PATH"] = double
@@ -214,14 +212,13 @@ class Launch:
         words = [*self.mpirun]
         for rank in ranks:
             words += ["-n", "1", *serve, str(rank), *(["--headless"] if rank else []), ":"]
-        self.log = tempfile.TemporaryFile(mode="w+")
+        self.log = Log()
         self.process = subprocess.Popen(words[:-1], stdout=self.log, stderr=self.log,
                                         env={**self.env, **(env or {})})
         atexit.register(self.process.terminate)
 
     def text(self):
-        self.log.seek(0)
-        return self.log.read()
+        return self.log.text()
 
     def find(self, pattern):
         return re.search(pattern, self.text(), re.M)
@@ -286,9 +283,21 @@ def pmix():
     assert "PMIx: the launcher's server: " in line and "--master-addr" in line, line
 
 
+def ask_until_refused(server, i, ends):
+    """An answer is under way whenever somebody looks; the first request that has none ends it."""
+    status = 200
+    while status == 200:
+        connection = server.connect()
+        connection.request("POST", "/v1/completions", json.dumps(body_of(i, N_LONG)))
+        answer = connection.getresponse()
+        status, text = answer.status, answer.read().decode()
+        connection.close()
+    ends.append((status, text))
+
+
 def lost(cut=RANKS):
     port = free_port()
-    log = tempfile.TemporaryFile(mode="w+")
+    log = Log()
     first = Server(*FLAGS, *cut, *of_hosts(port, 0), stderr=log)
     status, text = ready(first)
     assert status == 503 and "host 1 of 2 has not come" in text, text
@@ -298,20 +307,15 @@ def lost(cut=RANKS):
     # under way, and idle
     for n_under_way in (4, 0):
         ends = []
-
-        def ask(i):
-            connection = first.connect()
-            connection.request("POST", "/v1/completions", json.dumps(body_of(i, N_LONG)))
-            answer = connection.getresponse()
-            ends.append((answer.status, answer.read().decode()))
-
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(n_under_way)]
+        threads = [threading.Thread(target=ask_until_refused, args=(first, i, ends))
+                   for i in range(n_under_way)]
         for t in threads:
             t.start()
         wait_until(lambda: first.health()["running"] == n_under_way)
         other.kill()
         for t in threads:
             t.join()
+        assert len(ends) == n_under_way, ends
         assert all(status == 503 and "host 1 of 2 is lost: " in text for status, text in ends), ends
         wait_until(lambda: ready(first)[0] == 503)
         status, text = ready(first)
@@ -325,8 +329,7 @@ def lost(cut=RANKS):
         wait_until(lambda: ready(first)[0] == 200)
         assert answers(first) == want
     assert first.process.poll() is None
-    log.seek(0)
-    assert log.read().count(" ready_ms=") == 1
+    assert log.text().count(" ready_ms=") == 1
     # host 0 goes and comes back
     first.kill()
     wait_until(lambda: "host 0 is lost: " in other.text())
@@ -335,20 +338,20 @@ def lost(cut=RANKS):
     assert answers(first) == want
     assert other.text().count("weights_digest begins") == 1, other.text()
     # both are told to end, as a launcher does it: what runs is answered
-    ends = []
-
-    def finish():
-        ends.append(first.post("/v1/completions", body_of(1, N_LAST)))
-
-    thread = threading.Thread(target=finish)
+    connection = first.connect()
+    connection.request("POST", "/v1/completions", json.dumps(
+        {**body_of(1, N_LAST), "stream": True, "stream_options": {"include_usage": True}}))
+    answer = connection.getresponse()
+    lines = [answer.readline()]  # it is under way
+    thread = threading.Thread(target=lambda: lines.append(answer.read()))
     thread.start()
-    wait_until(lambda: first.health()["running"] == 1)
     other.process.send_signal(signal.SIGTERM)
     wait_until(lambda: "ends with host 0" in other.text())
     assert other.process.poll() is None
     assert first.stop() == 0
     thread.join()
-    assert ends[0]["usage"]["completion_tokens"] == N_LAST
+    *_, usage, done = (l[6:] for l in b"".join(lines).decode().split("\n") if l.startswith("data: "))
+    assert done == "[DONE]" and json.loads(usage)["usage"]["completion_tokens"] == N_LAST, lines
     assert other.process.wait(timeout=HANG_S) == 0, other.text()
 
 
