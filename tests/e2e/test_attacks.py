@@ -24,7 +24,7 @@ import threading
 import time
 import unittest
 
-from served import HANG_S, Server, take_program
+from served import HANG_S, Server, take_program, is_sanitized
 
 SECONDS = float(os.environ.get("ATTACK_SECONDS", "3"))
 ANSWER_S = 1.0     # another key's request, while it lasts
@@ -44,11 +44,6 @@ def head(path, length, key=MALICE, more=""):
 def post(path, body, key=MALICE):
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     return head(path, len(data), key) + data
-
-
-def is_sanitized(path):
-    with open(path, "rb") as f:
-        return b"__asan_init" in f.read()
 
 
 class Attack:

@@ -69,14 +69,16 @@ class Compile(unittest.TestCase):
 
     def flood(self, server):
         """Key A's heavy requests, the first of them under way."""
+        before = n_compiled(server)
         clients = [send(server, heavy(i), "A") for i in range(N_HEAVY)]
         for client in clients:
             self.addCleanup(client.close)
-        wait_until(lambda: n_compiled(server) > 0)
+        wait_until(lambda: n_compiled(server) > before)
         return clients
 
     def test_who_compiles_nothing_waits_for_nobody(self):
         server = self.start()
+        alone_s = ask(server, heavy(N_HEAVY), "A")[1]
         self.flood(server)
         seconds = []
         for _ in range(10):
@@ -84,7 +86,7 @@ class Compile(unittest.TestCase):
             self.assertEqual(status, 200)
             seconds.append(took)
         self.assertLess(n_compiled(server), N_HEAVY - 5)  # or there was nothing to wait for
-        self.assertLess(sorted(seconds)[5], 1)
+        self.assertLess(sorted(seconds)[5], 1 + 2 * alone_s)
         # and who compiles something small has the next turn
         before = n_compiled(server)
         status, _ = ask(server, {"prompt": "[[say=a]]", "max_tokens": 1,
@@ -108,6 +110,7 @@ class Compile(unittest.TestCase):
 
     def test_a_second_signal_ends_compilations(self):
         server = self.start()
+        alone_s = ask(server, heavy(N_HEAVY), "A")[1]
         clients = self.flood(server)
         server.process.send_signal(signal.SIGTERM)
         time.sleep(0.5)
@@ -115,7 +118,7 @@ class Compile(unittest.TestCase):
         begin = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
         status, errors = server.end()
-        self.assertLess(time.monotonic() - begin, 2)
+        self.assertLess(time.monotonic() - begin, 2 + N_HEAVY / 10 * alone_s)
         self.assertEqual(status, 0, errors)
         answers = b"".join(client.recv(1 << 16) for client in clients[-5:])
         self.assertIn(b"shutting_down", answers)

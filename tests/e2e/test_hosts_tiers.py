@@ -11,6 +11,7 @@ gpu, gpu_sums: stages, and ranks that share layers, on GPUs that the program sim
 """
 
 import json
+import math
 import random
 import shutil
 import socket
@@ -39,10 +40,10 @@ def transfer(role):
 
 
 class Way:
-    """A port by which a host dials host 0. It holds few bytes, and once `left` is set ends after so many of them."""
+    """A port by which a host dials host 0. It holds few bytes, and ends after so many of them as are left."""
 
     def __init__(self, port):
-        self.to, self.left = port, None
+        self.to, self.left, self.lock = port, math.inf, threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -61,11 +62,14 @@ class Way:
                 a.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 threading.Thread(target=carry, args=(a, b, self.is_over), daemon=True).start()
 
+    def leave(self, n):
+        with self.lock:
+            self.left = n
+
     def is_over(self, _, piece):
-        if self.left is None:
-            return False
-        self.left -= len(piece)
-        return self.left < 0
+        with self.lock:
+            self.left -= len(piece)
+            return self.left < 0
 
 
 class Hosts:
@@ -149,10 +153,10 @@ class Case:
 
     def check_lost(self, hosts):
         """The last host is lost in the fourth page that goes to it; what host 0 has in memory is found again."""
-        hosts.way.left = 7 * PAGE_BYTES // 2
+        hosts.way.leave(7 * PAGE_BYTES // 2)
         status, answer = post(hosts.first, body_of(0), self.lane(0, 1))
         assert status == 503 and "is lost: " in json.dumps(answer), (status, answer)
-        hosts.way.left = None
+        hosts.way.leave(math.inf)
         hosts.wait_ready()
         self.check_found(hosts.first, 1)
 

@@ -473,6 +473,9 @@ def leave_while_pages_come(p, d, port, slow, n, r):
         first.request("POST", "/v1/completions", json.dumps({
             **body, "max_tokens": 1, "kv_transfer_params": {
                 "do_remote_decode": True, "do_remote_prefill": False, "transfer_id": key}}))
+        end = time.monotonic() + r.choice((0, 0 if TRANSPORT else 2))
+        while slow.n_piece == before and time.monotonic() < end:
+            time.sleep(0.005)  # else a busy machine has none begin before they leave
         time.sleep(r.random() * 0.1)
         n_begun += slow.n_piece > before
         second.close()
