@@ -22,7 +22,10 @@
 #include "server/key_ring.h"
 #include "server/server.h"
 
-enum { INSIST_MS = 1500 }; /* from the second signal to the end, whatever runs */
+enum {
+    INSIST_MS = 1500,       /* from the second signal to the end, whatever runs */
+    HOST_0_ENDS_MS = 10000, /* from the end of host 0's drain to its end, had it the signal later */
+};
 
 /* Options, and the texts that they point into. */
 struct serve_setup {
@@ -242,7 +245,7 @@ static fathom_err follow(const struct invocation *v, fathom_diag *d)
         eo.n_vocab_used = text.n_vocab_used;
         take_hosts(&setup, &eo, v->settings);
         setup.hosts.end_fd = f.end_fd;
-        setup.hosts.end_after_ms = (uint32_t)(1000 * v->settings->drain_timeout);
+        setup.hosts.end_after_ms = (uint32_t)(1000 * v->settings->drain_timeout) + HOST_0_ENDS_MS;
         setup.hosts.on_loaded = listen_once_loaded;
         setup.hosts.on_loaded_arg = &f;
         err = fathom_follow(&eo, d);

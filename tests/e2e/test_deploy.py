@@ -25,26 +25,28 @@ BUILD = os.path.dirname(FATHOM)
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 IMAGE_BYTES = 120e6  # for processors
 SRUN = """#!/bin/bash
-# Options, then the command: a task on each host of the job, or of --nodes. All are on this machine.
+# Options, then the command: a task on each host of the job, or of --nodes. All are on this machine. A
+# signal to this kills the tasks; scancel's reaches them alone.
 n=${SLURM_NNODES:-1}
 while [[ $1 == -* ]]; do
     [[ $1 == --nodes=* ]] && n=${1#*=}
     shift
 done
-[ "$n" = 1 ] && exec "$@"
 tasks=()
-trap 'kill -TERM "${tasks[@]}"' TERM
+trap 'kill -KILL "${tasks[@]}"' TERM
 for ((i = 0; i < n; i++)); do
     SLURM_STEP_NUM_NODES=$n SLURM_NODEID=$i SLURM_STEP_NUM_TASKS=$n \
         SLURM_STEP_NODELIST="127.0.0.[1-$n]" "$@" &
     tasks+=($!)
+    echo $! >>tasks
 done
 status=0
-for task in "${tasks[@]}"; do
-    while kill -0 "$task" 2>/dev/null; do wait "$task"; done
-    wait "$task" || status=$?
-done
+for task in "${tasks[@]}"; do wait "$task" || status=$?; done
 exit "$status"
+"""
+SCANCEL = """#!/bin/bash
+# --signal=TERM JOB: to the tasks, and neither to srun nor to the script.
+[ "$*" = "--signal=TERM 7" ] && kill -TERM $(cat tasks)
 """
 SCONTROL = """#!/bin/bash
 # show hostnames LIST, the list without brackets.
@@ -135,7 +137,7 @@ class Deploy(unittest.TestCase):
         out("shellcheck", ROOT + "/tools/deb", ROOT + "/tools/image_root", ROOT + "/tools/deps")
 
     def batch(self, script, *arguments, **env):
-        for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        for name, text in (("srun", SRUN), ("scancel", SCANCEL), ("scontrol", SCONTROL)):
             with open(os.path.join(self.folder, name), "w", encoding="ascii") as f:
                 f.write(text)
             os.chmod(f.name, 0o755)
@@ -144,6 +146,9 @@ class Deploy(unittest.TestCase):
         return subprocess.Popen(["bash", ROOT + "/deploy/slurm/" + script, *arguments], text=True,
                                 cwd=self.folder, env=env, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE)
+
+    def cancel(self):
+        out(os.path.join(self.folder, "scancel"), "--signal=TERM", "7", cwd=self.folder)
 
     def test_a_slurm_job_tells_its_address_and_ends_well_on_a_signal(self):
         job = self.batch("serve.sbatch", "pilot", "--max-num-seqs", "4", PORT=free_port())
@@ -154,12 +159,10 @@ class Deploy(unittest.TestCase):
         router = self.batch("router.sbatch", address, PORT=front)
         wait_until(lambda: subprocess.run([FATHOM, "health", f"http://127.0.0.1:{front}"],
                                           capture_output=True, check=False).returncode == 0)
-        router.send_signal(signal.SIGTERM)
-        self.assertEqual(router.wait(HANG_S), 0)
-        job.send_signal(signal.SIGTERM)
-        job.communicate(timeout=HANG_S)
-        router.communicate(timeout=HANG_S)
-        self.assertEqual(job.returncode, 0)
+        self.cancel()
+        for started in (router, job):
+            _, err = started.communicate(timeout=HANG_S)
+            self.assertEqual(started.returncode, 0, err)
         self.assertFalse(os.path.exists(address))
 
     def ends_well(self, job, address):
@@ -168,14 +171,19 @@ class Deploy(unittest.TestCase):
         self.assertTrue(os.path.exists(address), job.poll() and job.stderr.read())
         with open(address, encoding="ascii") as f:
             port = int(re.search(r":(\d+)/v1", f.read()).group(1))
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
-        prompt = "The sea was calm. " * 40
-        connection.request("POST", "/v1/completions", json.dumps({"prompt": prompt, "max_tokens": 8}),
-                           {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        self.assertEqual(answer.status, 200, answer.read())
-        connection.close()
-        job.send_signal(signal.SIGTERM)
+        body = json.dumps({"prompt": "The sea was calm. " * 40, "max_tokens": 8})
+
+        def ask():
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG_S)
+            connection.request("POST", "/v1/completions", body)
+            answer = connection.getresponse()
+            self.assertEqual(answer.status, 200, answer.read())
+            connection.close()
+
+        ask()
+        job.send_signal(signal.SIGTERM)  # the script alone: its tasks run on
+        ask()
+        self.cancel()
         _, err = job.communicate(timeout=HANG_S)
         self.assertEqual(job.returncode, 0, err)
         self.assertFalse(os.path.exists(address))
@@ -216,7 +224,7 @@ class Deploy(unittest.TestCase):
         handed = [re.search(r"^fathom_kv_pages_pulled_total\S* (\d+)", get(port + 2 + i, "/metrics"),
                             re.M).group(1) for i in range(2)]
         self.assertGreater(sum(map(int, handed)), 0)
-        job.send_signal(signal.SIGTERM)
+        self.cancel()
         _, err = job.communicate(timeout=HANG_S)
         self.assertEqual(job.returncode, 0, err)
         self.assertFalse(os.path.exists(address) or os.path.exists(secret))

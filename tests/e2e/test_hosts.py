@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|gpu_sums|
-        gpu_sums_four|gpu_sums_lost|pmix|refused PROGRAM
+    test_hosts.py same|lost|drained|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|
+        gpu_sums|gpu_sums_four|gpu_sums_lost|pmix|refused PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
+drained: an answer that outlasts host 0's drain is told so; the other host, told to end before, stays till then.
 stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
 lanes, lanes_lost: likewise of hosts whose ranks have requests of their own.
 gpu, gpu_one_each, gpu_lost: likewise of stages on GPUs, two or one of them a stage, which the program
@@ -27,7 +28,7 @@ import socket
 import subprocess
 import sys
 import threading
-
+import time
 from served import HANG_S, Log, Server, take_program, wait_until
 
 FLAGS = ("--backend", "cpu", "--threads", "2", "--max-num-seqs", "8", "--max-model-len", "1024",
@@ -355,6 +356,25 @@ def lost(cut=RANKS):
     assert other.process.wait(timeout=HANG_S) == 0, other.text()
 
 
+def drained():
+    port, short = free_port(), ("--drain-timeout", "1", "--max-model-len", "4096")
+    other = Follower(port, *RANKS, *short)
+    first = Server(*FLAGS, *RANKS, *of_hosts(port, 0), *short)
+    wait_until(lambda: ready(first)[0] == 200)
+    connection = first.connect()
+    connection.request("POST", "/v1/completions", json.dumps({**body_of(1, 4000), "n": 8}))
+    wait_until(lambda: first.health()["running"] > 0)
+    other.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: "ends with host 0" in other.text())
+    time.sleep(0.5)  # so much sooner is the other's own time over
+    first.process.send_signal(signal.SIGTERM)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    assert answer.status == 503 and "shutting_down" in text, text
+    assert first.process.wait(timeout=HANG_S) == 0
+    assert other.process.wait(timeout=HANG_S) == 0, other.text()
+
+
 def last_line(*words, env=None):
     p = subprocess.run([Server.path, "serve", *words], capture_output=True, text=True,
                        timeout=HANG_S, env=env, check=False)
@@ -411,7 +431,7 @@ def refused():
 def main():
     part = sys.argv.pop(1)
     take_program(sys.argv)
-    {"same": same, "lost": lost, "refused": refused, "pmix": pmix, "gpu": gpu,
+    {"same": same, "lost": lost, "drained": drained, "refused": refused, "pmix": pmix, "gpu": gpu,
      "gpu_one_each": gpu_one_each, "gpu_lost": gpu_lost, "gpu_sums": gpu_sums,
      "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "stages": stages,
      "stages_lost": lambda: lost(STAGES), "lanes": lanes,
