@@ -18,6 +18,7 @@
 #ifndef FATHOM_ENGINE_BATCH_BUILD_H
 #define FATHOM_ENGINE_BATCH_BUILD_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -44,6 +45,7 @@ struct batch_shape {
     uint32_t n_most;           /* of several lanes: the largest T of the step; else T */
     uint32_t max_context;      /* largest pos + 1 in the step */
     uint32_t page_stride;      /* entries of the page table for each request */
+    bool some_run;             /* of several lanes: a lane's part cannot be replayed */
 };
 
 /* Bytes of the block that a step uses. */

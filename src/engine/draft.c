@@ -123,15 +123,15 @@ void drafter_take(struct drafter *d, const int32_t *ids)
     }
 }
 
-bool drafter_continue(struct drafter *d, const struct batch_layout *l, void *host,
-                      struct step *step)
+bool drafter_continue(struct drafter *d, const struct batch_layout *l, uint32_t max_context,
+                      void *host, struct step *step)
 {
     struct plan *plan = &d->plan;
     int32_t *next_ids = array(host, l->next_ids);
     int32_t *hidden_rows = array(host, l->hidden_rows);
     uint32_t n = 0;
     ASSERT(step->pass != STEP_MODEL);
-    plan->max_context = 0;
+    plan->max_context = max_context;
     for (uint32_t i = 0; i < d->n_target; i++) {
         struct draft_target target = d->targets[i];
         struct request *q = target.request;
@@ -144,7 +144,6 @@ bool drafter_continue(struct drafter *d, const struct batch_layout *l, void *hos
         plan->entries[n] = (struct plan_entry){
             .request = q, .first = first, .n_token = 1, .draws = true, .i_draw = n};
         ASSERT(first >= q->n_prompt); /* answer rows */
-        if (first + 1 > plan->max_context) plan->max_context = first + 1;
         next_ids[n] = q->ids[first + 1];
         hidden_rows[n] = target.row;
         target.row = (int32_t)n;

@@ -61,8 +61,10 @@ void drafter_drop(struct drafter *d, const struct request *r);
 void drafter_take(struct drafter *d, const int32_t *ids);
 
 /* drafter_continue - write the pass that makes one draft more for those who want it; false when
- * nobody does */
-bool drafter_continue(struct drafter *d, const struct batch_layout *l, void *host,
-                      struct step *step);
+ * nobody does
+ *
+ *   max_context  that no request's row is beyond */
+bool drafter_continue(struct drafter *d, const struct batch_layout *l, uint32_t max_context,
+                      void *host, struct step *step);
 
 #endif

@@ -269,9 +269,21 @@ static void fill_masks(fathom_engine *e, const struct flight *f)
     note_masks(e, n_mask, start_us);
 }
 
+/* Lanes have one context, the longest: they may have to replay one recording. */
+static void share_context(fathom_engine *e, struct flight *f)
+{
+    uint32_t max_context = 0;
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        if (f->plans[i].n_entry > 0 && f->plans[i].max_context > max_context)
+            max_context = f->plans[i].max_context;
+    }
+    for (uint32_t i = 0; i < e->n_lane; i++) f->plans[i].max_context = max_context;
+}
+
 void engine_write_step(fathom_engine *e, struct flight *f)
 {
     const bool watches_experts = atomic_load(&e->watches_experts);
+    share_context(e, f);
     for (uint32_t i = 0; i < e->n_lane; i++) {
         f->steps[i].pass = STEP_MODEL;
         f->steps[i].watches_experts = watches_experts;
@@ -440,12 +452,19 @@ static fathom_err finish_step(fathom_engine *e)
 static bool continue_drafts(fathom_engine *e, struct flight *now)
 {
     const struct step_runner *r = e->runner;
+    uint32_t max_context = 0;
     bool any = false;
     ASSERT(now->steps[0].pass != STEP_MODEL);
     for (uint32_t i = 0; i < e->n_lane; i++) {
+        const uint32_t context = now->steps[i].batch.max_context;
+        if (context > max_context) max_context = context;
+    }
+    if (max_context < r->layout.max_context) max_context++; /* each draft is a token further on */
+    for (uint32_t i = 0; i < e->n_lane; i++) {
         struct drafter *d = drafter_of(e, i, now);
         struct step *step = &now->steps[i];
-        if (lane_has_part(step) && drafter_continue(d, &r->layout, step_runner_host(r, i), step)) {
+        if (lane_has_part(step) &&
+            drafter_continue(d, &r->layout, max_context, step_runner_host(r, i), step)) {
             any = true;
         } else {
             lane_rest(step, STEP_DRAFT_ROWS);

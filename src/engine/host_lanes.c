@@ -261,13 +261,13 @@ static fathom_err make_meetings(struct host_lanes *l, const struct engine_settin
     const size_t tops = (size_t)limits->max_logit_row * SAMPLE_TOP_MAX;
     size_t most = delta > logits ? delta : logits;
     if (tops > most) most = tops;
-    if (s->backend == FATHOM_BACKEND_CUDA) most = FEW;
     if (s->place.parallel.experts_whole) {
         const size_t experts = expert_values(s, config);
         most = experts > most ? experts : most;
         l->n_lane = s->place.parallel.dp.size;
         l->n_local_lane = l->n_lane / s->hosts->n_node;
     }
+    if (s->backend == FATHOM_BACKEND_CUDA) most = FEW;
     l->net = (struct host_net){.first = s->hosts->node_rank * n_local,
                                .n_local = n_local,
                                .n_rank = n_rank,

@@ -154,11 +154,12 @@ static fathom_err resolve_devices(struct engine_settings *out, const fathom_opti
     const uint32_t n_lane = out->place.parallel.dp.size, n_share = out->place.parallel.tp.size;
     for (uint32_t i = 0; i < n_rank; i++) out->devices[i] = (int)i;
     const uint32_t n_peer = n_lane * n_share;
-    if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1 && n_peer != 2 && n_peer != 4 &&
-        n_peer != 8) {
+    if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1 && !o->hosts && n_peer != 2 &&
+        n_peer != 4 && n_peer != 8) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "--data-parallel-size %u of --tensor-parallel-size %u: 2, 4 or 8 GPUs share experts, "
-             "CPUs by any number: give sizes whose product is one of these, or --backend cpu",
+             "--data-parallel-size %u of --tensor-parallel-size %u: 2, 4 or 8 GPUs of one host "
+             "share experts, CPUs by any number: give sizes whose product is one of these, or "
+             "--backend cpu",
              n_lane, n_share);
     }
     if (out->backend == FATHOM_BACKEND_CUDA && n_gpu > 0 && n_rank > (uint32_t)n_gpu) {
@@ -227,13 +228,6 @@ static fathom_err resolve_hosts(struct engine_settings *out, const fathom_option
              "--nnodes %u does not divide --tensor-parallel-size %u: each host has as many ranks "
              "as another",
              h->n_node, n_rank);
-    }
-    if (out->backend == FATHOM_BACKEND_CUDA && n_lane > 1) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "--nnodes %u: rows for experts of GPUs do not go from host to host yet, sums and rows "
-             "between stages do: give --tensor-parallel-size or --pipeline-parallel-size, or "
-             "--backend cpu",
-             h->n_node);
     }
     if (n_stage > 1) out->place.parallel.pp.rank = n_stage / h->n_node * h->node_rank;
     out->place.n_host = n_stage == 1 ? h->n_node : 1;
@@ -309,6 +303,7 @@ static fathom_err resolve_graphs(struct engine_settings *out, const fathom_optio
     struct step_graph_config *c = &out->graphs;
     c->with_drafts = out->limits.with_mtp;
     c->n_warm_up = o->n_graph_warm_up ? o->n_graph_warm_up : 1;
+    c->by_all_lanes = out->place.n_host > 1 && out->place.parallel.dp.size > 1;
     if (o->enforce_eager) return FATHOM_OK;
     if (o->n_graph_size == 0) {
         uint64_t n_row = (uint64_t)out->limits.max_request * (1 + out->n_draft);

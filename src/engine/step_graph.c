@@ -215,7 +215,8 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
     if (!g || step->watches_experts) return NULL;
     const struct batch_shape *b = &step->batch;
     ASSERT(step->pass < STEP_PASS_N && *prefix_bytes <= g->layout.bias);
-    if (b->n_answer_token < b->n_token || b->n_token == 0) return NULL;
+    if (b->n_answer_token < b->n_token) return NULL;
+    if (g->c.by_all_lanes ? b->some_run : b->n_token == 0) return NULL;
     const uint32_t n_most = b->n_most > b->n_token ? b->n_most : b->n_token;
     uint32_t i = 0;
     uint32_t k = 0;
@@ -227,6 +228,10 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
     /* rows of a prompt may want more logits than a recording of its size makes */
     if (!graph || b->n_logit_row > logit_rows_of(g, size)) return NULL;
     write_padding(g, host, b, size, logit_rows_of(g, size));
+    if (b->n_token == 0) {
+        *array(host, g->layout.n_live) = 0;
+        *prefix_bytes = g->layout.page_table;
+    }
     if (size > b->n_token) *prefix_bytes += (size_t)b->page_stride * sizeof(int32_t);
     ASSERT(*prefix_bytes <= g->layout.bias);
     return graph;

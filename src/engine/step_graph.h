@@ -12,7 +12,10 @@
  * own, with cache rows in a page that no request has. A row's bits do not depend on its neighbours,
  * so padding changes none. It is routed as row 0 is (batch.n_live), so it reads no experts of its
  * own. All rows of a recording are answer rows (backend/batch.h), padding too.
- * Steps with prompt rows and steps larger than the largest size run as they are.
+ * Steps with prompt rows and steps larger than the largest size run as they are. Of several lanes
+ * each does as its rows allow; lanes of several hosts do alike, because what a recording sends to
+ * another rank has to be received by the same recording there (NCCL's documentation, "Using NCCL
+ * with CUDA Graphs").
  *
  * Belongs to the engine's thread; recordings are made at creation and do not change.
  */
@@ -35,6 +38,7 @@ struct step_graph_config {
     uint32_t n_size;                      /* 0: nothing is recorded */
     uint32_t n_warm_up;    /* runs before each recording; the first loads the kernels: >= 1 */
     bool with_drafts;      /* the draft layer's passes too */
+    bool by_all_lanes;     /* all lanes replay a step, those without rows too, or none does */
     uint32_t padding_page; /* of the cache: read and written by padding rows alone */
 };
 

@@ -135,19 +135,25 @@ static inline void *step_runner_host(const struct step_runner *r, uint32_t i)
     return r->n_lane > 1 ? r->hosts[i] : r->host;
 }
 
-/* step_runner_put_lanes - to[i] is steps[i], and knows the rows of the largest of them; 1 where
- * none has rows. Needs: n > 1 */
+/* step_runner_put_lanes - to[i] is steps[i], and knows the rows of the largest of them, 1 where
+ * none has rows, and whether all can be replayed; one of no rows has the others' context. Needs:
+ * n > 1 */
 static inline void step_runner_put_lanes(struct step *to, const struct step *steps, uint32_t n)
 {
-    uint32_t n_most = 1;
+    uint32_t n_most = 1, stride = 0;
+    bool some_run = false;
     for (uint32_t i = 0; i < n; i++) {
-        const struct batch_shape *b = &steps[i].batch; /* n_most: of lanes on other hosts too */
+        const struct batch_shape *b = &steps[i].batch; /* which may know of other hosts' lanes */
         const uint32_t most = b->n_most > b->n_token ? b->n_most : b->n_token;
         if (most > n_most) n_most = most;
+        if (b->page_stride > stride) stride = b->page_stride;
+        some_run |= b->some_run || b->n_answer_token < b->n_token || steps[i].watches_experts;
     }
     for (uint32_t i = 0; i < n; i++) {
         to[i] = steps[i];
         to[i].batch.n_most = n_most;
+        to[i].batch.some_run = some_run;
+        if (to[i].batch.n_token == 0) to[i].batch.page_stride = stride;
     }
 }
 

@@ -2,7 +2,7 @@
 """test_hosts - processes as hosts on loopback, with the pilot
 
     test_hosts.py same|lost|drained|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|
-        gpu_sums|gpu_sums_four|gpu_sums_lost|pmix|refused PROGRAM
+        gpu_sums|gpu_sums_four|gpu_sums_lost|gpu_lanes|gpu_lanes_four|gpu_lanes_lost|pmix|refused PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
@@ -13,6 +13,7 @@ gpu, gpu_one_each, gpu_lost: likewise of stages on GPUs, two or one of them a st
 simulates: few and short answers.
 gpu_sums, gpu_sums_four, gpu_sums_lost: likewise of ranks that share layers, with the double of NCCL beside the
 program.
+gpu_lanes, gpu_lanes_four, gpu_lanes_lost: likewise of ranks that have requests of their own.
 pmix: mpirun starts them, and nobody says where host 0 is; ends with 77 where that cannot be done.
 refused: hosts that do not belong together, and options that do not.
 """
@@ -163,7 +164,7 @@ def gpu():
     check_same(("-tp", "2", "-pp", "2"), ("-tp", "2"), *DRAFTS)
     old = {**os.environ, "NCCL_DOUBLE_VERSION": "21203"}
     none = {**os.environ, "LD_LIBRARY_PATH": "/none"}
-    cases = [(LANES, "rows for experts of GPUs do not go from host to host yet", None),
+    cases = [(LANES, "libnccl.so.2 is NCCL 2.12.3: install 2.14 or later", old),
              (RANKS, "libnccl.so.2 is NCCL 2.12.3: install 2.14 or later", old)]
     if not ctypes.util.find_library("nccl"):
         cases.append((RANKS, "is not there (libnccl.so.2: cannot open", none))
@@ -186,6 +187,26 @@ def gpu_sums():
     check_same(RANKS, RANKS, *DRAFTS)
 
 
+def gpu_lanes():
+    """Rows for experts of one GPU a host: recorded, of prompts in two rounds, beside a rank without rows, of
+    drafts."""
+    global FLAGS, TEXTS
+    simulate()
+    FLAGS = tuple({"48": "96"}.get(f, f.replace("[1, 4]", "[4]")) for f in FLAGS)
+    TEXTS = ["Hello, who", "One two three, and the ship went on. " * 8]
+    check_same(LANES, LANES, *DRAFTS)
+
+
+def gpu_lanes_four():
+    """Two lanes of one GPU in each process, then a lane of two."""
+    simulate()
+    os.environ["SIMT_DEVICES"] = "4"
+    four = ("-dp", "4", "--enable-expert-parallel")
+    check_same(four, four)
+    shared = ("-dp", "2", "-tp", "2", "--enable-expert-parallel")
+    check_same(shared, shared, *DRAFTS)
+
+
 def gpu_sums_four():
     simulate()
     os.environ["SIMT_DEVICES"] = "4"
@@ -200,6 +221,11 @@ def gpu_lost():
 def gpu_sums_lost():
     simulate()
     lost(RANKS)
+
+
+def gpu_lanes_lost():
+    simulate()
+    lost(LANES)
 
 
 class Launch:
@@ -433,7 +459,8 @@ def main():
     take_program(sys.argv)
     {"same": same, "lost": lost, "drained": drained, "refused": refused, "pmix": pmix, "gpu": gpu,
      "gpu_one_each": gpu_one_each, "gpu_lost": gpu_lost, "gpu_sums": gpu_sums,
-     "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "stages": stages,
+     "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "gpu_lanes": gpu_lanes,
+     "gpu_lanes_four": gpu_lanes_four, "gpu_lanes_lost": gpu_lanes_lost, "stages": stages,
      "stages_lost": lambda: lost(STAGES), "lanes": lanes,
      "lanes_lost": lambda: lost(LANES)}[part]()
 

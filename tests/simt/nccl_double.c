@@ -2,8 +2,9 @@
  *
  * Each pair of ranks has a socket. A group of calls is something that a queue waits for
  * (simt_outside.h); in a recording it is done again with each replay. What is sent and what is
- * received must have one length. A rank that is gone shows as an error of the communicator, and
- * whoever waits for it waits until the communicator is given up.
+ * received must have one length, and must both be of one recording, or of none. A rank that is gone
+ * shows as an error of the communicator, and whoever waits for it waits until the communicator is
+ * given up.
  *
  * NCCL_DOUBLE_VERSION says which release it claims to be. */
 #include <errno.h>
@@ -26,13 +27,19 @@
 
 enum { RANKS_MAX = 16, CALLS_MAX = 1024, NCCL_INVALID_USAGE = 5, LOOK_MS = 5 };
 
+/* What goes in front of the bytes. */
+struct what {
+    uint64_t n;
+    uint64_t recorded; /* the number of the group among those recorded, from 1 on; 0: it is not */
+};
+
 struct call {
     char *at;
     uint64_t n;
     int peer;
     bool is_send;
-    uint64_t n_done; /* of its length, 8 bytes, and what lies at `at` */
-    uint64_t length; /* that the other rank has sent */
+    uint64_t n_done;     /* of what it is, and of what lies at `at` */
+    struct what is, was; /* was: as the other rank has sent it */
 };
 
 struct nccl_comm {
@@ -40,6 +47,7 @@ struct nccl_comm {
     struct nccl_id id;
     pthread_mutex_t lock; /* of links */
     int links[RANKS_MAX]; /* -1: none */
+    uint64_t n_recorded;  /* groups */
     pthread_t thread;
     _Atomic int result;
     _Atomic bool is_aborted;
@@ -229,28 +237,29 @@ int ncclCommAbort(struct nccl_comm *comm)
 /* The bytes of a call that are next, and how many there are. */
 static char *next_bytes(struct call *c, size_t *n)
 {
-    if (c->n_done < sizeof c->length) {
-        *n = sizeof c->length - c->n_done;
-        return (char *)&c->length + c->n_done;
+    if (c->n_done < sizeof c->is) {
+        *n = sizeof c->is - c->n_done;
+        return (char *)(c->is_send ? &c->is : &c->was) + c->n_done;
     }
-    *n = c->n + sizeof c->length - c->n_done;
-    return c->at + (c->n_done - sizeof c->length);
+    *n = c->n + sizeof c->is - c->n_done;
+    return c->at + (c->n_done - sizeof c->is);
 }
 
 /* As far as it goes. False: the other rank is gone. */
 static bool move_bytes(struct call *c, int fd)
 {
     size_t n;
-    if (c->is_send) c->length = c->n;
     for (char *at = next_bytes(c, &n); n > 0; at = next_bytes(c, &n)) {
         const ssize_t moved = c->is_send ? send(fd, at, n, MSG_NOSIGNAL | MSG_DONTWAIT)
                                          : recv(fd, at, n, MSG_DONTWAIT);
         if (moved < 0 && (errno == EAGAIN || errno == EINTR)) return true;
         if (moved <= 0) return false;
         c->n_done += (uint64_t)moved;
-        if (c->n_done == sizeof c->length && c->length != c->n) {
-            fprintf(stderr, "nccl_double: %llu bytes are sent, %llu received\n",
-                    (unsigned long long)c->length, (unsigned long long)c->n);
+        if (!c->is_send && c->n_done == sizeof c->is && memcmp(&c->is, &c->was, sizeof c->is)) {
+            fprintf(stderr,
+                    "nccl_double: %llu bytes of recording %llu are sent, %llu of %llu received\n",
+                    (unsigned long long)c->was.n, (unsigned long long)c->was.recorded,
+                    (unsigned long long)c->is.n, (unsigned long long)c->is.recorded);
             abort();
         }
     }
@@ -259,7 +268,7 @@ static bool move_bytes(struct call *c, int fd)
 
 static bool is_done(const struct call *c)
 {
-    return c->n_done == c->n + sizeof c->length;
+    return c->n_done == c->n + sizeof c->is;
 }
 
 /* Calls of one pair go one after the other, in their order. */
@@ -332,6 +341,9 @@ int ncclGroupEnd(void)
     g->comm = open_group.comm;
     g->n = open_group.n;
     memcpy(g->calls, open_group.calls, n_byte);
+    const uint64_t recorded = simt_records(open_group.stream) ? ++g->comm->n_recorded : 0;
+    for (uint32_t i = 0; i < g->n; i++)
+        g->calls[i].is = (struct what){.n = g->calls[i].n, .recorded = recorded};
     pthread_mutex_lock(&all_lock);
     g->next = all_groups;
     all_groups = g;

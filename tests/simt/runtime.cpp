@@ -320,6 +320,12 @@ int simt_enqueue_outside(void *stream, bool (*is_over)(void *arg), void *arg)
     });
 }
 
+bool simt_records(void *stream)
+{
+    guard hold(lock);
+    return ((cudaStream_t)stream)->capture != NULL;
+}
+
 cudaError_t simt_launch(cudaStream_t stream, std::function<void()> kernel)
 {
     guard hold(lock);

@@ -14,6 +14,9 @@ extern "C" {
  * and again; while it is not, time does not pass for who waits. Returns a cudaError_t. */
 int simt_enqueue_outside(void *stream, bool (*is_over)(void *arg), void *arg);
 
+/* simt_records - what is enqueued now becomes part of a recording */
+bool simt_records(void *stream);
+
 #ifdef __cplusplus
 }
 #endif

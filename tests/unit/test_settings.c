@@ -280,13 +280,13 @@ static void a_slice_is_one_rank_of_many(void **state)
                              .data_parallel = 16,
                              .expert_parallel = true},
            FATHOM_EUNSUPPORTED,
-           "--data-parallel-size 16 of --tensor-parallel-size 1: 2, 4 or 8 GPUs share experts");
+           "--data-parallel-size 16 of --tensor-parallel-size 1: 2, 4 or 8 GPUs of one host");
     expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA,
                              .data_parallel = 8,
                              .world = 4,
                              .expert_parallel = true},
            FATHOM_EUNSUPPORTED,
-           "--data-parallel-size 8 of --tensor-parallel-size 4: 2, 4 or 8 GPUs share experts");
+           "--data-parallel-size 8 of --tensor-parallel-size 4: 2, 4 or 8 GPUs of one host");
     expect(&(fathom_options){.data_parallel = 16, .world = 8, .expert_parallel = true},
            FATHOM_EINVAL, "at most 64 ranks share a model");
     expect(
@@ -331,11 +331,15 @@ static void stages_are_of_ranks_that_share_layers(void **state)
     assert_int_equal(settings_resolve(&s, &shared, &c, NULL), FATHOM_OK);
     assert_int_equal(s.place.n_host, 2);
     assert_int_equal(s.max_flight, 1);
-    expect(&(fathom_options){.backend = FATHOM_BACKEND_CUDA,
-                             .data_parallel = 2,
-                             .expert_parallel = true,
-                             .hosts = &two},
-           FATHOM_EUNSUPPORTED, "rows for experts of GPUs do not go from host to host yet");
+    const fathom_options apart = {.backend = FATHOM_BACKEND_CUDA,
+                                  .data_parallel = 16, /* more than peers' memory is for */
+                                  .expert_parallel = true,
+                                  .hosts = &two};
+    assert_false(s.graphs.by_all_lanes);
+    assert_int_equal(settings_resolve(&s, &apart, &c, NULL), FATHOM_OK);
+    assert_int_equal(s.place.n_host, 2);
+    assert_int_equal(settings_n_rank(&s), 8);
+    assert_true(s.graphs.by_all_lanes);
     fathom_diag d = {{0}};
     o.pipeline = 9;
     assert_int_equal(settings_resolve(&s, &o, &c, &d), FATHOM_EINVAL);

@@ -107,7 +107,7 @@ struct fixture {
     struct step_graphs *graphs;
 };
 
-static void open_fixture(struct fixture *f, bool with_drafts)
+static void open_fixture_of(struct fixture *f, bool with_drafts, bool by_all_lanes)
 {
     const struct model_limits limits = {.max_token = 64,
                                         .max_request = 6,
@@ -118,6 +118,7 @@ static void open_fixture(struct fixture *f, bool with_drafts)
                                   .n_size = 5,
                                   .n_warm_up = 1,
                                   .with_drafts = with_drafts,
+                                  .by_all_lanes = by_all_lanes,
                                   .padding_page = 77};
     fathom_diag d = {{0}};
     memset(f, 0, sizeof *f);
@@ -130,6 +131,11 @@ static void open_fixture(struct fixture *f, bool with_drafts)
     assert_int_equal(step_graphs_create(&f->graphs, &f->fake.b, &f->layout, f->host, f->device, &c,
                                         fake_compute, &f->fake, &d),
                      FATHOM_OK);
+}
+
+static void open_fixture(struct fixture *f, bool with_drafts)
+{
+    open_fixture_of(f, with_drafts, false);
 }
 
 static void close_fixture(struct fixture *f)
@@ -216,6 +222,57 @@ static void the_passes_of_the_draft_layer_have_their_own(void **state)
     b = picked(&f, &s);
     assert_non_null(b->hidden_rows);
     assert_int_equal(f.fake.pass[b - f.fake.seen], STEP_DRAFT_ROWS);
+    close_fixture(&f);
+}
+
+/* Steps of three lanes, of which the second has no rows. */
+static void put_three(const struct fixture *f, struct step to[3])
+{
+    struct step steps[3] = {step_of(f, 3, 3, 3000), {.pass = STEP_MODEL}, step_of(f, 1, 1, 3000)};
+    step_runner_put_lanes(to, steps, 3);
+}
+
+static void lanes_replay_one_recording_or_none(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct step s[3];
+    size_t prefix_bytes;
+    open_fixture_of(&f, false, true);
+    const struct batch_layout *l = &f.layout;
+    put_three(&f, s);
+    const struct batch *all = picked(&f, &s[0]);
+    assert_int_equal(all->n_token, 4);
+    assert_int_equal(all->max_context, 5000);
+    for (int i = 1; i < 3; i++) assert_ptr_equal(picked(&f, &s[i]), all);
+    /* a lane without rows has padding alone, all of which is copied */
+    memset(f.host, 0x55, l->n_bytes);
+    assert_non_null(step_graphs_pick(f.graphs, &s[1], f.host, &prefix_bytes));
+    assert_int_equal(prefix_bytes, l->page_table + s[0].batch.page_stride * sizeof(int32_t));
+    assert_int_equal(*(int32_t *)((char *)f.host + l->n_live), 0);
+    assert_int_equal(*(int32_t *)((char *)f.host + l->page_table), 77);
+    for (int i = 0; i < 4; i++) assert_int_equal(((int32_t *)((char *)f.host + l->pos))[i], i);
+    /* one that computes a prompt, or watches its experts, lets none replay, on another host too */
+    put_three(&f, s);
+    s[2].batch.n_answer_token = 0;
+    step_runner_put_lanes(s, s, 3);
+    for (int i = 0; i < 3; i++) assert_null(picked(&f, &s[i]));
+    struct step far[2] = {s[0], s[1]};
+    step_runner_put_lanes(far, far, 2);
+    assert_null(picked(&f, &far[0]));
+    put_three(&f, s);
+    s[0].watches_experts = true;
+    step_runner_put_lanes(s, s, 3);
+    assert_null(picked(&f, &s[2]));
+    close_fixture(&f);
+    /* within a host each goes by itself */
+    open_fixture(&f, false);
+    put_three(&f, s);
+    s[2].batch.n_answer_token = 0;
+    step_runner_put_lanes(s, s, 3);
+    assert_int_equal(picked(&f, &s[0])->n_token, 4);
+    assert_null(picked(&f, &s[1]));
+    assert_null(picked(&f, &s[2]));
     close_fixture(&f);
 }
 
@@ -411,6 +468,7 @@ int main(void)
         cmocka_unit_test(sizes_grow_from_one_to_the_largest_decode_step),
         cmocka_unit_test(the_smallest_recording_that_holds_a_step_is_chosen),
         cmocka_unit_test(the_passes_of_the_draft_layer_have_their_own),
+        cmocka_unit_test(lanes_replay_one_recording_or_none),
         cmocka_unit_test(padding_rows_touch_no_request),
         cmocka_unit_test(replayed_steps_give_the_same_bits),
         cmocka_unit_test(replayed_drafts_give_the_same_bits),

@@ -341,8 +341,12 @@ struct cuda_backend {
     } round;              /* of moe_ep */
     float *mtp_f;         /* [T][2D] */
     bf16 *mtp_h;
-    float *net_parts;       /* of ranks on several hosts: [world][rows][D] */
-    uint32_t *net_draws;    /* [world][rows][NET_DRAW_WORDS] */
+    float *net_parts;    /* of ranks on several hosts: [world][rows][D] */
+    uint32_t *net_draws; /* [world][rows][NET_DRAW_WORDS] */
+    struct {
+        char *rows; /* [world][rows of a round][row] */
+        char *sums; /* [2][world][rows of a round][D] as they travel: from here, and from others */
+    } net_ep;
     uint32_t *sample_count; /* [rows of a sample call][V] */
     float *sample_shaped;
     void *sample_parts;

@@ -358,13 +358,11 @@ static constexpr struct backend_ops cuda_ops = make_ops();
 /* Of several hosts sums are added up by one kernel, whatever the number of ranks. */
 static fathom_err check_hosts(const struct backend_config *c, fathom_diag *d)
 {
-    const uint32_t n_rank = parallel_n_peer(&c->parallel);
-    if (c->parallel.experts_whole) {
-        FAIL(d, FATHOM_EUNSUPPORTED, "rows for experts of GPUs do not go from host to host yet");
-    }
-    if (n_rank > PARALLEL_RANKS_MAX || c->n_vocab % n_rank) {
-        FAIL(d, FATHOM_EUNSUPPORTED, "%u ranks of a vocabulary of %u; a divisor up to %d is needed",
-             n_rank, c->n_vocab, PARALLEL_RANKS_MAX);
+    const uint32_t n_rank = parallel_n_peer(&c->parallel), n_share = c->parallel.tp.size;
+    if (n_rank > PARALLEL_RANKS_MAX || c->n_vocab % n_share) {
+        FAIL(d, FATHOM_EUNSUPPORTED,
+             "%u ranks, %u of them of a vocabulary of %u; a divisor, and up to %d, is needed",
+             n_rank, n_share, c->n_vocab, PARALLEL_RANKS_MAX);
     }
     return FATHOM_OK;
 }
@@ -512,6 +510,8 @@ static void name_scratch(struct cuda_backend *c)
     c->mtp_h = (bf16 *)s[SCRATCH_MTP_H];
     c->net_parts = (float *)s[SCRATCH_NET_PARTS];
     c->net_draws = (uint32_t *)s[SCRATCH_NET_DRAWS];
+    c->net_ep.rows = (char *)s[SCRATCH_NET_ROWS];
+    c->net_ep.sums = (char *)s[SCRATCH_NET_SUMS];
 }
 
 static bool is_too_old(const gpu_properties *p)

@@ -100,6 +100,18 @@ static fathom_err make_arena(struct cuda_backend *c, enum peer_group group, fath
     return c->base.ops->sync(&c->base);
 }
 
+/* Of ranks on several hosts: who is in a group with this one. */
+static void name_group(struct cuda_backend *c, enum peer_group group)
+{
+    struct peers *p = group_of(c, group);
+    const uint32_t n = peer_group_size(&c->c, group), peer = parallel_peer(&c->c.parallel);
+    if (n < 2) return;
+    p->world = n;
+    p->rank = peer % n;
+    p->peer0 = peer - p->rank;
+    peer_layout_make(&p->at, &c->c, group);
+}
+
 /* Ranks of several hosts have NCCL between them, those of one host too: kernels reach no peer. */
 static fathom_err join_hosts(struct backend *const *b, uint32_t n, fathom_diag *d)
 {
@@ -114,8 +126,8 @@ static fathom_err join_hosts(struct backend *const *b, uint32_t n, fathom_diag *
     for (uint32_t r = 0; r < n; r++) {
         struct cuda_backend *c = cuda_of(b[r]);
         c->net = nets[r];
-        c->peers.rank = parallel_peer(&c->c.parallel);
-        c->peers.world = parallel_n_peer(&c->c.parallel);
+        name_group(c, PEERS_OF_LANE);
+        name_group(c, PEERS_OF_EXPERTS);
         c->first = cuda_of(b[0]);
     }
     return FATHOM_OK;

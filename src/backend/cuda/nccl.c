@@ -40,7 +40,8 @@ fathom_err nccl_load(struct nccl_api *out, fathom_diag *d)
     ASSERT(out);
     if (!library) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "NCCL, by which GPUs of several hosts add up, is not there (%s): install libnccl2",
+             "NCCL, by which GPUs of several hosts reach each other, is not there (%s): install "
+             "libnccl2",
              dlerror());
     }
     TRY(find(library, "ncclGetVersion", &out->ncclGetVersion, d));

@@ -160,8 +160,8 @@ static inline uint32_t peer_group_size(const struct backend_config *c, enum peer
     return c->parallel.experts_whole ? parallel_n_peer(&c->parallel) : 1;
 }
 
-/* peer_layout_make - Needs 2, 4 or 8 ranks, a hidden width that is a multiple of 4, and of a lane a
- * vocabulary of a multiple of 4 * world */
+/* peer_layout_make - Needs a hidden width that is a multiple of 4. An arena of it is for 2, 4 or 8
+ * ranks, and of a lane for a vocabulary of a multiple of 4 * world */
 static inline void peer_layout_make(struct peer_layout *l, const struct backend_config *c,
                                     enum peer_group group)
 {

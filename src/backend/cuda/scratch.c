@@ -154,12 +154,18 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
  * 454 MiB over sockets, 1018 over NVLink. */
 enum { NET_WAY_BYTES = 64 << 20, NET_OWN_BYTES = 1 << 30 };
 
-/* Parts of ranks on several hosts: of few rows all, of many those of a rank's run. */
+/* Of ranks on several hosts: parts, of few rows all, of many those of a rank's run; rows of a round
+ * of moe_ep, and their sums from here and from others. */
 static void measure_net(struct cuda_scratch_sizes *s, const struct backend_config *c)
 {
-    const uint64_t world = parallel_n_peer(&c->parallel);
+    const uint64_t world = c->parallel.tp.size;
     const uint64_t few = peer_one_shot_rows((uint32_t)world), run = div_up(NET_ROWS, world);
-    const bool has = c->n_host > 1;
+    const bool has = c->n_host > 1 && world > 1;
+    struct peer_layout ep = {0};
+    if (c->n_host > 1 && is_by_rank(c)) peer_layout_make(&ep, c, PEERS_OF_EXPERTS);
+    const uint64_t n_place = (uint64_t)ep.world * ep.ep_rows;
+    s->bytes[SCRATCH_NET_ROWS] = n_place * ep.ep_units * PEER_UNIT + 4;
+    s->bytes[SCRATCH_NET_SUMS] = 2 * n_place * c->hidden * 4 + 4;
     s->bytes[SCRATCH_NET_PARTS] = has ? world * most(few, run) * c->hidden * 4 : 4;
     s->bytes[SCRATCH_NET_DRAWS] =
         has ? world * most(c->max_request, c->max_logit_row) * NET_DRAW_WORDS * 4 : 4;
@@ -228,6 +234,8 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_MTP_H] = "draft input, bf16",
         [SCRATCH_NET_PARTS] = "parts of all ranks",
         [SCRATCH_NET_DRAWS] = "draws of all ranks",
+        [SCRATCH_NET_ROWS] = "rows of all hosts' ranks",
+        [SCRATCH_NET_SUMS] = "sums of all hosts' ranks",
     };
     ASSERT(part < SCRATCH_N);
     return names[part];

@@ -1,4 +1,4 @@
-/* collect_net.cu - sums, logits and draws of ranks on several hosts
+/* collect_net.cu - sums, logits and draws of ranks on several hosts; moe_ep_net.cu has the rest
  *
  * What a rank has goes to the others as it lies, or rounded (cuda_parts_are_rounded), and what they
  * have comes into scratch: NCCL moves bytes and adds nothing up. A sum is formed as in collect.cu:
@@ -16,21 +16,35 @@
 
 enum { NET_THREADS = 256 };
 
-/* Bytes that go to a peer and come from it; none where there are none. */
+/* Bytes that go to a rank of a group and come from it; none where there are none. */
 struct parts {
     struct net_part list[NET_PARTS_MAX];
     uint32_t n;
+    uint32_t peer0; /* number among all of the one that is rank 0 of the group */
 };
 
-static void add_part(struct parts *p, const void *at, uint64_t n, uint32_t peer, bool is_send)
+static void add_part(struct parts *p, const void *at, uint64_t n, uint32_t rank, bool is_send)
 {
     ASSERT(p->n < NET_PARTS_MAX);
-    if (n > 0) p->list[p->n++] = {(void *)at, n, peer, is_send};
+    if (n > 0) p->list[p->n++] = {(void *)at, n, p->peer0 + rank, is_send};
 }
 
 static fathom_err exchange(struct cuda_backend *c, const struct parts *p)
 {
     return p->n > 0 ? net_exchange(c->net, p->list, p->n, c->stream) : FATHOM_OK;
+}
+
+fathom_err cuda_net_swap(struct cuda_backend *c, const struct peers *group, const void *from,
+                         uint64_t stride, void *to, uint64_t n_byte)
+{
+    struct parts p = {};
+    p.peer0 = group->peer0;
+    for (uint32_t k = 1; k < group->world; k++) {
+        const uint32_t r = (group->rank + k) % group->world;
+        add_part(&p, (const char *)from + r * stride, n_byte, r, true);
+        add_part(&p, (char *)to + r * n_byte, n_byte, r, false);
+    }
+    return exchange(c, &p);
 }
 
 /* ---- sums ---- */
@@ -118,16 +132,10 @@ static fathom_err add_up(struct cuda_backend *c, float *sum, const char *own, ui
 
 static fathom_err sum_few(struct cuda_backend *c, float *delta, uint32_t n_row)
 {
-    const uint64_t n = (uint64_t)n_row * c->c.hidden, bytes = n * part_bytes(c);
-    struct parts p = {};
+    const uint64_t n = (uint64_t)n_row * c->c.hidden;
     const char *own;
     TRY(own_parts(c, delta, n_row, &own));
-    for (uint32_t k = 1; k < c->peers.world; k++) {
-        const uint32_t r = (c->peers.rank + k) % c->peers.world;
-        add_part(&p, own, bytes, r, true);
-        add_part(&p, (char *)c->net_parts + r * bytes, bytes, r, false);
-    }
-    TRY(exchange(c, &p));
+    TRY(cuda_net_swap(c, &c->peers, own, 0, c->net_parts, n * part_bytes(c)));
     return add_up(c, delta, own, n, n_row);
 }
 
@@ -148,6 +156,7 @@ static fathom_err sum_many(struct cuda_backend *c, float *delta, uint32_t n_row)
     float *const sum = delta + own.first * hidden;
     struct parts to_owners = {}, to_all = {};
     const char *parts;
+    to_owners.peer0 = to_all.peer0 = c->peers.peer0;
     TRY(own_parts(c, delta, n_row, &parts));
     for (uint32_t k = 1; k < world; k++) {
         const uint32_t r = (rank + k) % world;
@@ -183,6 +192,7 @@ static fathom_err logits_of(struct cuda_backend *c, const float *part, float *ou
     const uint32_t rank = c->peers.rank, world = c->peers.world, n_vocab = c->c.n_vocab;
     const uint32_t n_part = n_vocab / world, n_own = (n_row + world - 1 - rank) / world;
     struct parts p = {};
+    p.peer0 = c->peers.peer0;
     for (uint32_t row = 0; row < n_row; row++) {
         const uint32_t owner = row % world;
         if (owner != rank) add_part(&p, part + (size_t)row * n_part, n_part * 4ull, owner, true);
@@ -256,20 +266,23 @@ fathom_err cuda_net_draws(struct cuda_backend *c, const struct sample_args *a)
 {
     const uint32_t world = c->peers.world, n_word = a->n_row * NET_DRAW_WORDS;
     uint32_t *const all = c->net_draws, *const own = all + (size_t)c->peers.rank * n_word;
-    struct parts p = {};
     static_assert(NET_DRAW_WORDS <= 2 * WARP, "a row's words have a thread each");
     TRY(cuda_launch(c, "sample", net_pack_draws, dim3(a->n_row), 2 * WARP, 0, *a, own));
-    for (uint32_t k = 1; k < world; k++) {
-        const uint32_t r = (c->peers.rank + k) % world;
-        add_part(&p, own, n_word * 4ull, r, true);
-        add_part(&p, all + (size_t)r * n_word, n_word * 4ull, r, false);
-    }
-    TRY(exchange(c, &p));
+    TRY(cuda_net_swap(c, &c->peers, own, 0, all, n_word * 4ull));
     return cuda_launch(c, "sample", net_take_draws, dim3(a->n_row), 2 * WARP, 0, *a,
                        (const uint32_t *)all, c->peers.rank, world);
 }
 
 /* ---- the first calls ---- */
+
+/* Some bytes to each rank, and from it. */
+static fathom_err call_all(struct cuda_backend *c)
+{
+    const uint64_t n_byte = (uint64_t)c->ep.at.ep_units * PEER_UNIT;
+    char *const rows = c->net_ep.rows;
+    if (c->ep.world < 2) return sum_few(c, c->net_parts + (size_t)c->peers.rank * c->c.hidden, 1);
+    return cuda_net_swap(c, &c->ep, rows + c->ep.rank * n_byte, 0, rows, n_byte);
+}
 
 fathom_err cuda_net_connect(struct backend *b)
 {
@@ -277,7 +290,7 @@ fathom_err cuda_net_connect(struct backend *b)
     if (!c->net) return FATHOM_OK;
     TRY(net_connect(c->net));
     /* Ways between ranks are made by their first call, which must not be recorded. */
-    TRY(sum_few(c, c->net_parts + (size_t)c->peers.rank * c->c.hidden, 1));
+    TRY(call_all(c));
     CU_TRY(c, gpu_stream_synchronize(c->stream), "connect");
     return net_check(c->net);
 }

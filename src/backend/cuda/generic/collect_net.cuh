@@ -4,9 +4,13 @@
 
 #include "backend/cuda/cuda_int.cuh"
 
-/* cuda_net_sum - delta [n_row][D], this rank's part of each row, becomes the sum over ranks, in
+/* cuda_net_swap - to every other rank r of the group the n_byte at from + r * stride, and what r
+ * has for this one to `to` + r * n_byte
+ * cuda_net_sum - delta [n_row][D], this rank's part of each row, becomes the sum over ranks, in
  * rank order
  * cuda_net_logits, cuda_net_draws - as cuda_logits_to_owners and cuda_share_draws */
+fathom_err cuda_net_swap(struct cuda_backend *c, const struct peers *group, const void *from,
+                         uint64_t stride, void *to, uint64_t n_byte);
 fathom_err cuda_net_sum(struct cuda_backend *c, float *delta, uint32_t n_row);
 fathom_err cuda_net_logits(struct cuda_backend *c, const float *part, float *out, uint32_t n_row);
 fathom_err cuda_net_draws(struct cuda_backend *c, const struct sample_args *a);

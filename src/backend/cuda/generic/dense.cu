@@ -130,9 +130,10 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     k.eps = c->c.norm_eps;
     k.begins = a->begins;
     ASSERT(!k.q || k.n % FP8_GROUP == 0); /* a warp has one group of codes */
-    if (a->delta && c->net)
+    const bool sums = a->delta && c->peers.world > 1;
+    if (sums && c->net)
         TRY(cuda_net_sum(c, a->delta->f, a->n_token));
-    else if (a->delta && c->peers.world > 1)
+    else if (sums)
         return cuda_sum_norm(c, &k, a->n_token, a->layer, a->spread);
     ASSERT(a->spread == SPREAD_ALL || (a->spread == SPREAD_OWN && c->peers.world > 1));
     const bool own = a->spread == SPREAD_OWN;
@@ -260,8 +261,9 @@ fathom_err cuda_head(struct backend *b, const struct head_args *a)
         x = {c->mtp_f, NULL, NULL, NULL, c->c.hidden, NULL};
     }
     TRY(cuda_product(c, &a->w->linear, &x, a->n_row, out, a->w->linear.n_row, "head"));
-    if (c->net) return cuda_net_logits(c, out, a->logits->f, a->n_row);
-    return is_part ? cuda_logits_to_owners(c, out, a->logits->f, a->n_row) : FATHOM_OK;
+    if (!is_part) return FATHOM_OK;
+    return c->net ? cuda_net_logits(c, out, a->logits->f, a->n_row)
+                  : cuda_logits_to_owners(c, out, a->logits->f, a->n_row);
 }
 
 __device__ static inline float table_value(const struct matrix &table, uint32_t row, uint32_t col)

@@ -18,59 +18,9 @@
  * Rows have two turns in the arena, sums one. Whoever sends in round n + 1 has seen a flag of round
  * n from all, so on every rank round n - 1 has ended: its rows have been taken. Whoever gives in
  * round n + 1 has seen flags of that round, so round n has ended there and its places are armed. */
-#include "backend/cuda/generic/moe.cuh"
+#include "backend/cuda/generic/moe_ep.cuh"
 #include "backend/cuda/generic/moe_map.cuh"
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/peers.cuh"
-
-enum { SEND_THREADS = 256, SUM_THREADS = 128, SUM_AHEAD = 8, ROW_ARRAYS_MAX = 4 };
-
-/* Bytes of a row: own rows lie at `from`, rows of all ranks go to `to`, NULL: nowhere. */
-struct ep_array {
-    const char *from;
-    char *to;
-    uint32_t n_byte;
-};
-
-struct ep_args {
-    struct ep_array array[ROW_ARRAYS_MAX]; /* input, experts, weights */
-    uint32_t n_array, n_input;             /* n_input of them are the input */
-    uint32_t n_place, n_own;               /* own rows of the round, as the host knows */
-    uint32_t row0;                         /* the first of them, among the lane's */
-    uint32_t layer;
-    const int32_t *n_live; /* of the lane; NULL: all */
-    const uint16_t *place; /* parallel.h */
-    uint32_t n_used, rows_per_token;
-    int32_t shared;          /* its number among the stacks; -1: it is not there */
-    int32_t *experts;        /* [token][rows_per_token]: of this rank, or -1 */
-    float *weights;          /* [token][n_used] */
-    const float *shared_out; /* [own row], or NULL */
-    float *y;                /* [the lane's row] */
-    uint32_t n;
-    uint32_t n_other, other; /* rows that this rank does not bring, as many are before `other` */
-    uint32_t n_brought;      /* and behind these */
-};
-
-/* Own rows of the round. */
-static __device__ __forceinline__ uint32_t live_rows(const struct ep_args &a)
-{
-    const uint32_t live = a.n_live ? (uint32_t)*a.n_live : a.row0 + a.n_own;
-    return live <= a.row0 ? 0 : min(live - a.row0, a.n_own);
-}
-
-static __device__ __forceinline__ const int32_t *route_of(const struct ep_args &a, uint32_t i)
-{
-    return (const int32_t *)a.array[a.n_input].from + (size_t)i * a.n_used;
-}
-
-/* A bit for each rank that has an expert of own row i. */
-static __device__ __forceinline__ uint32_t ranks_of(const struct ep_args &a, uint32_t i)
-{
-    const int32_t *experts = route_of(a, i);
-    uint32_t ranks = 0;
-    for (uint32_t k = 0; k < a.n_used; k++) ranks |= 1u << (a.place[experts[k]] >> 8);
-    return ranks;
-}
 
 /* Where a row, or its flag, lies on all ranks. */
 struct ep_slot {
@@ -93,28 +43,6 @@ static __device__ __forceinline__ uint32_t flag_of(uint32_t epoch, bool has_row)
     return (epoch + 1) << 1 | (has_row ? 1 : 0);
 }
 
-/* The array that a unit of a row lies in, and which unit of it that becomes. */
-static __device__ __forceinline__ uint32_t find_array(const struct ep_args &a, uint32_t n_array,
-                                                      uint32_t *unit)
-{
-    uint32_t k = 0;
-    while (k < n_array && *unit >= ceil_div(a.array[k].n_byte, PEER_UNIT))
-        *unit -= ceil_div(a.array[k++].n_byte, PEER_UNIT);
-    return k;
-}
-
-static __device__ __forceinline__ uint32_t unit_bytes(const struct ep_array &r, uint32_t unit)
-{
-    const uint32_t left = r.n_byte - unit * PEER_UNIT;
-    return left < PEER_UNIT ? left : PEER_UNIT;
-}
-
-static __device__ __forceinline__ uint4 own_unit(const struct ep_array &r, uint32_t i,
-                                                 uint32_t unit)
-{
-    return peer_unit(r.from + (size_t)i * r.n_byte + (size_t)unit * PEER_UNIT, unit_bytes(r, unit));
-}
-
 /* A block a place. */
 __global__ void __launch_bounds__(SEND_THREADS)
     ep_send_kernel(const GRID_CONSTANT struct ep_args a, const GRID_CONSTANT struct peers p)
@@ -123,7 +51,7 @@ __global__ void __launch_bounds__(SEND_THREADS)
     kernel_begin();
     const uint32_t epoch = p.epochs[p.at.epoch_ep];
     const struct ep_slot slot = slot_of(p, epoch, p.rank, i);
-    const uint32_t to = i < live_rows(a) ? ranks_of(a, i) & ~(1u << p.rank) : 0;
+    const uint64_t to = i < live_rows(a) ? ranks_of(a, i) & ~(1ull << p.rank) : 0;
     for (uint32_t u = threadIdx.x; to; u += blockDim.x) {
         uint32_t unit = u;
         const uint32_t k = find_array(a, a.n_array, &unit);
@@ -204,78 +132,6 @@ __global__ void __launch_bounds__(SEND_THREADS)
     a.experts[(size_t)token * a.rows_per_token + k] = here;
 }
 
-/* A thread's columns of a row: 16 bytes as they travel. Sums of rows that are rounded to bf16 are
- * rounded too, to half the bytes; else they are f32. */
-template <enum row_form FORM> struct ep_wire {
-    static constexpr bool ROUNDED = FORM != ROWS_FLOAT;
-    static constexpr uint32_t QUADS = ROUNDED ? 2 : 1, COLUMNS = QUADS * 4;
-    static constexpr uint32_t BLOCK_COLUMNS = SUM_THREADS * COLUMNS;
-    static constexpr uint32_t COLUMN_BYTES = PEER_UNIT / COLUMNS;
-};
-
-/* The quads of a row that begin at `from`. */
-static __device__ __forceinline__ void load_quads(const float4 *from, float4 (&v)[1])
-{
-    v[0] = from[0];
-}
-
-static __device__ __forceinline__ void load_quads(const float4 *from, float4 (&v)[2])
-{
-    v[0] = from[0];
-    v[1] = from[1];
-}
-
-static __device__ __forceinline__ void load_quads(const uint2 *from, uint2 (&v)[2])
-{
-    const uint4 both = *(const uint4 *)from;
-    v[0] = make_uint2(both.x, both.y);
-    v[1] = make_uint2(both.z, both.w);
-}
-
-/* The sum of a token's experts here, in ascending order, from column i on; false: it has none. */
-template <enum row_form FORM>
-static __device__ __forceinline__ bool sum_experts(const struct ep_args &a, uint32_t token,
-                                                   const typename row_value<FORM>::type *rows,
-                                                   uint32_t i, float4 (&sum)[ep_wire<FORM>::QUADS])
-{
-    constexpr uint32_t QUADS = ep_wire<FORM>::QUADS;
-    const int32_t *experts = a.experts + (size_t)token * a.rows_per_token;
-    const float *weights = a.weights + (size_t)token * a.n_used;
-    const typename row_value<FORM>::type *from =
-        rows + ((size_t)token * a.rows_per_token * a.n + i) / 4;
-    bool any = false;
-#pragma unroll
-    for (uint32_t q = 0; q < QUADS; q++) sum[q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    for (uint32_t k0 = 0; k0 < a.n_used; k0 += SUM_AHEAD) {
-        typename row_value<FORM>::type v[SUM_AHEAD][QUADS];
-        float w[SUM_AHEAD];
-        bool here[SUM_AHEAD];
-#pragma unroll
-        for (uint32_t k = 0; k < SUM_AHEAD; k++)
-            here[k] = k0 + k < a.n_used && experts[k0 + k] >= 0;
-#pragma unroll
-        for (uint32_t k = 0; k < SUM_AHEAD; k++) {
-            if (!here[k]) continue;
-            load_quads(from + (size_t)(k0 + k) * (a.n / 4), v[k]);
-            w[k] = weights[k0 + k];
-        }
-#pragma unroll
-        for (uint32_t k = 0; k < SUM_AHEAD; k++) {
-            if (!here[k]) continue;
-            any = true;
-#pragma unroll
-            for (uint32_t q = 0; q < QUADS; q++) {
-                const float4 x = read_row<FORM>(v[k][q]);
-                sum[q].x = fmaf(w[k], x.x, sum[q].x);
-                sum[q].y = fmaf(w[k], x.y, sum[q].y);
-                sum[q].z = fmaf(w[k], x.z, sum[q].z);
-                sum[q].w = fmaf(w[k], x.w, sum[q].w);
-            }
-        }
-    }
-    return any;
-}
-
 /* Where the sum of a rank's experts of own row i lies on the row's rank. */
 template <enum row_form FORM>
 static __device__ __forceinline__ uint64_t sum_slot(const struct peers &p, uint32_t i,
@@ -306,29 +162,6 @@ __global__ void __launch_bounds__(SUM_THREADS)
     }
 }
 
-/* The shared expert's part of own row `row` from column i on, or zeros. */
-template <enum row_form FORM>
-static __device__ __forceinline__ float4 shared_quad(const struct ep_args &a, uint32_t rank,
-                                                     const typename row_value<FORM>::type *rows,
-                                                     uint32_t row, uint32_t i)
-{
-    if (a.shared >= 0) {
-        const size_t at = ((size_t)rank * a.n_place + row) * a.rows_per_token + a.n_used;
-        return read_row<FORM>(rows[(at * a.n + i) / 4]);
-    }
-    return *(const float4 *)(a.shared_out + (size_t)row * a.n + i);
-}
-
-/* A row that another rank of the lane brings. */
-template <uint32_t QUADS>
-static __device__ __forceinline__ void leave_zeros(const struct ep_args &a, uint32_t k, uint32_t i)
-{
-    const uint32_t row = k < a.other ? k : k + a.n_brought;
-    float4 *const y = (float4 *)(a.y + (size_t)row * a.n + i);
-#pragma unroll
-    for (uint32_t q = 0; q < QUADS; q++) y[q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-}
-
 /* A block an own row, or one of the lane's other rows, and BLOCK_COLUMNS columns. */
 template <enum row_form FORM>
 __global__ void __launch_bounds__(SUM_THREADS)
@@ -342,7 +175,8 @@ __global__ void __launch_bounds__(SUM_THREADS)
     if (i >= a.n) return;
     if (row >= a.n_own) return leave_zeros<QUADS>(a, row - a.n_own, i);
     if (row >= live_rows(a)) return;
-    const uint32_t ranks = ranks_of(a, row), epoch = p.epochs[p.at.epoch_ep] - 1;
+    const uint64_t ranks = ranks_of(a, row);
+    const uint32_t epoch = p.epochs[p.at.epoch_ep] - 1;
     struct peer_wait w = peer_wait_begin(PEER_MOE_EP, a.layer, epoch, a.row0 + row);
     float4 sum[QUADS] = {};
     bool first = true;
@@ -356,18 +190,18 @@ __global__ void __launch_bounds__(SUM_THREADS)
         first = false;
     }
     const uint64_t end = peer_wait_end(row == 0 && i == 0);
-    float4 *const y = (float4 *)(a.y + (size_t)(a.row0 + row) * a.n + i);
-    const bool has_shared = a.shared >= 0 || a.shared_out;
-#pragma unroll
-    for (uint32_t q = 0; q < QUADS; q++) {
-        if (has_shared)
-            sum[q] = peer_add(sum[q], shared_quad<FORM>(a, p.rank, rows, row, i + 4 * q));
-        y[q] = sum[q];
-    }
+    leave_sum<FORM>(a, p.rank, rows, row, i, sum);
     peer_wait_count(p, w, end);
 }
 
 /* ---- launches ---- */
+
+static fathom_err peer_rows(struct cuda_backend *c, const struct ep_args *k)
+{
+    const dim3 places(k->n_place), tokens(c->ep.world * k->n_place);
+    TRY(cuda_launch(c, "moe_ep: send", ep_send_kernel, places, SEND_THREADS, 0, *k, c->ep));
+    return cuda_launch(c, "moe_ep: arrive", ep_arrive_kernel, tokens, SEND_THREADS, 0, *k, c->ep);
+}
 
 template <enum row_form FORM>
 static fathom_err bring_back(struct cuda_backend *c, const struct ep_args *k)
@@ -461,16 +295,14 @@ static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a,
     k.array[k.n_array++] = {(const char *)(a->route->i + at), NULL, n_used * 4};
     k.array[k.n_array++] = {(const char *)(a->route->w + at), NULL, n_used * 4};
     ASSERT(k.n_array <= ROW_ARRAYS_MAX && k.rows_per_token <= SEND_THREADS);
-    TRY(cuda_launch(c, "moe_ep: send", ep_send_kernel, dim3(n_place), SEND_THREADS, 0, k, c->ep));
-    TRY(cuda_launch(c, "moe_ep: arrive", ep_arrive_kernel, dim3(n_token), SEND_THREADS, 0, k,
-                    c->ep));
+    TRY(c->net ? cuda_net_rows(c, &k) : peer_rows(c, &k));
     const uint32_t n_likely = n_place * n_used + (stacked ? n_place : 0);
     enum row_form form = ROWS_FLOAT_TO_ROUND;
     if (has_experts) {
         TRY(moe_map_present(c, a->w, c->round.experts, n_token, n_likely));
         TRY(moe_run_experts(c, a->w, &x, &form));
     }
-    return bring_back_as(c, &k, form);
+    return c->net ? cuda_net_sums(c, &k, form) : bring_back_as(c, &k, form);
 }
 
 static fathom_err run_rounds(struct cuda_backend *c, const struct moe_ep_args *a, bool has_experts)

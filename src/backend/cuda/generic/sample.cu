@@ -560,7 +560,6 @@ fathom_err cuda_sample(struct backend *b, const struct sample_args *a)
     static_assert(sizeof(struct part) == SAMPLE_PART_BYTES, "scratch.h sizes the parts");
     TRY(cuda_launch(c, "sample", part_kernel, dim3(k.n_part, a->n_row), PART_THREADS, 0, k));
     TRY(cuda_launch(c, "sample", sample_kernel, dim3(a->n_row), THREADS, 0, k));
-    if (c->net) return cuda_net_draws(c, a);
-    if (k.n_rank > 1) return cuda_share_draws(c, a);
-    return c->ep.world > 1 ? cuda_tell_waits(c) : FATHOM_OK;
+    if (k.n_rank > 1) return c->net ? cuda_net_draws(c, a) : cuda_share_draws(c, a);
+    return c->ep.world > 1 && !c->net ? cuda_tell_waits(c) : FATHOM_OK;
 }
