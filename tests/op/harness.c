@@ -372,6 +372,12 @@ bool op_form_has_product(const struct weight_form *form)
     return form->code == CODE_U4 || form->code == CODE_E4M3;
 }
 
+static bool is_best_or_absent(enum cpu_isa isa)
+{
+    const struct cpu_kernels *k = cpu_kernels_of(isa);
+    return !k || k == cpu_kernels_of(CPU_ISA_BEST);
+}
+
 int op_main(int argc, char **argv, const char *group, const struct CMUnitTest *tests, size_t n)
 {
     few_asked = argc == 3 && strcmp(argv[2], "few") == 0;
@@ -384,9 +390,12 @@ int op_main(int argc, char **argv, const char *group, const struct CMUnitTest *t
         printf("skipped: %s needs a GPU and there is none\n", backend_name);
         return 77;
     }
-    if (strcmp(backend_name, "cpu_avx2") == 0 &&
-        cpu_kernels_of(CPU_ISA_AVX2) == cpu_kernels_of(CPU_ISA_BEST)) {
+    if (strcmp(backend_name, "cpu_avx2") == 0 && is_best_or_absent(CPU_ISA_AVX2)) {
         printf("skipped: AVX2 is the best that this machine has: cpu is cpu_avx2\n");
+        return 77;
+    }
+    if (strcmp(backend_name, "cpu_avx512") == 0 && is_best_or_absent(CPU_ISA_AVX512)) {
+        printf("skipped: this machine has no AVX-512, or no AMX beside it: cpu is as good\n");
         return 77;
     }
     char name[128];

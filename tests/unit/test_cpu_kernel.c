@@ -1,6 +1,7 @@
 /* test_cpu_kernel.c - the CPU backend's inner loops, every instruction set that this machine
  * has: exact conversions, products and attention against sums in double, and bits that do not
  * depend on neighbours */
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -161,6 +162,7 @@ static void hadamard_is_the_sylvester_matrix(void **state)
 struct made {
     struct packed w;
     float *value; /* [n_row][n_col], scaled */
+    float *raw;   /* and not */
 };
 
 /* Stores what comes nearest to a value and returns it. zero: of the row. */
@@ -220,6 +222,7 @@ static struct made make(enum pack_kind kind, const uint32_t shape[4], bool zeros
     if (zeros) w->zero = aligned(n_zero);
     for (size_t i = 0; zeros && i < n_zero; i++) w->zero[i] = (uint8_t)rng_below(seed, 17);
     m.value = aligned((size_t)w->n_row * w->n_col * sizeof *m.value);
+    m.raw = aligned((size_t)w->n_row * w->n_col * sizeof *m.raw);
     for (uint32_t r = 0; r < w->n_row; r++) {
         for (uint32_t c = 0; c < w->n_col; c++) {
             const uint8_t *zero = packed_zeros(w, r / PANEL, block_at(w, c));
@@ -227,6 +230,7 @@ static struct made make(enum pack_kind kind, const uint32_t shape[4], bool zeros
             float scale = w->scale[at + (w->scale_lanes == 1 ? 0 : r % PANEL)];
             if (nibbles || kind == PACK_I8) scale /= 32;
             float value = put_raw(w, r, c, normal(seed), zero ? zero[r % PANEL] : U4_ZERO);
+            m.raw[(size_t)r * w->n_col + c] = value;
             m.value[(size_t)r * w->n_col + c] = value * scale;
         }
     }
@@ -260,6 +264,7 @@ static void drop(struct made *m)
     mem_free(m->w.scale);
     mem_free(m->w.zero);
     mem_free(m->value);
+    mem_free(m->raw);
 }
 
 enum { N_TOKEN = 29, X_STRIDE = 416, Y_STRIDE = 160 };
@@ -338,6 +343,114 @@ static void products_are_right_and_rows_are_alone(void **state)
                     drop(&m);
                 }
             }
+        }
+    }
+}
+
+/* ---- the order of sums over tiles ---- */
+
+static float flushed(float f)
+{
+    return fabsf(f) < FLT_MIN ? copysignf(0, f) : f;
+}
+
+/* What 32 columns add to a sum: the even and the odd ones apart, each product by one fused
+ * multiply-add; w: of a row, x: of a row of inputs, n columns. */
+static float add_tile_step(float sum, const float *w, const float *x, uint32_t n)
+{
+    float half[2] = {0, 0};
+    for (uint32_t c = 0; c < n; c++)
+        half[c % 2] = flushed(fmaf(flushed(w[c]), flushed(x[c]), half[c % 2]));
+    return flushed(sum + flushed(half[0] + half[1]));
+}
+
+/* Row r of a weight times x, as cpu_dot_amx.c says. */
+static float tile_product(const struct made *m, uint32_t r, const float *x)
+{
+    const struct packed *w = &m->w;
+    const float *raw = m->raw + (size_t)r * w->n_col;
+    float y = 0;
+    for (uint32_t b = 0; b < w->n_block; b++) {
+        const bool is_whole = w->n_scale == 1;
+        const uint32_t first = 2 * packed_block_start(w, b);
+        const uint32_t end =
+            is_whole ? w->n_col : min_u32(first + 2 * packed_block_pairs(w, b), w->n_col);
+        const float scale = packed_scales(w, r / PANEL, b)[w->scale_lanes == 1 ? 0 : r % PANEL];
+        float sum = 0;
+        for (uint32_t c = first; c < end; c += 32)
+            sum = add_tile_step(sum, raw + c, x + c, min_u32(32, end - c));
+        y = flushed(b == 0 ? sum * scale : fmaf(sum, scale, y));
+        if (is_whole) break;
+    }
+    return y;
+}
+
+enum { MANY = 101 }; /* rows: more than pass at a time */
+
+static void check_tile_product(const struct cpu_kernels *k, const struct made *m, uint32_t n_token,
+                               uint64_t *seed)
+{
+    const struct packed *w = &m->w;
+    float *x = aligned((size_t)MANY * X_STRIDE * sizeof *x);
+    uint16_t *act = aligned((size_t)MANY * X_STRIDE * sizeof *act);
+    float *y = aligned((size_t)MANY * Y_STRIDE * sizeof *y);
+    uint8_t *decoded = aligned(CHUNK_BYTES);
+    for (uint32_t i = 0; i < n_token * X_STRIDE; i++) {
+        /* some so small that products, or the values themselves, are denormal */
+        const int small = rng_below(seed, 4) == 0 ? -(int)rng_below(seed, 140) : 0;
+        act[i] = bf16_from_f32(i % X_STRIDE < w->n_col ? ldexpf(normal(seed), small) : NAN);
+        x[i] = f32_from_bf16(act[i]);
+    }
+    for (uint32_t t = 0; t < n_token && w->n_col % 2; t++) act[t * X_STRIDE + w->n_col] = 0;
+    const struct gemm_call call = {.w = w,
+                                   .type = OPERAND_BF16,
+                                   .n_panel = w->n_panel,
+                                   .n_token = n_token,
+                                   .x = act,
+                                   .x_stride = X_STRIDE,
+                                   .y = y,
+                                   .y_stride = Y_STRIDE,
+                                   .decoded = decoded};
+    k->gemm[OPERAND_BF16](&call);
+    for (uint32_t t = 0; t < n_token; t++) {
+        for (uint32_t r = 0; r < w->n_row; r++) {
+            const float want = tile_product(m, r, x + t * X_STRIDE);
+            assert_true(same_float(y[t * Y_STRIDE + r] + 0.0f, want + 0.0f));
+        }
+    }
+    mem_free(x);
+    mem_free(act);
+    mem_free(y);
+    mem_free(decoded);
+}
+
+static void products_over_tiles_have_the_order_that_is_written(void **state)
+{
+    (void)state;
+    static const uint32_t shapes[][4] = {
+        {32, 128, 64, 1}, {144, 400, 64, 1},    {144, 399, 13, PANEL},
+        {7, 3, 64, 1},    {33, 257, 64, PANEL}, {96, 386, 1, 1},
+    };
+    static const uint32_t rows[] = {1, 2, 15, 16, 17, 33, 64, MANY};
+    const struct cpu_kernels *k = cpu_kernels_of(CPU_ISA_AMX);
+    uint64_t seed = 29;
+    if (!k) {
+        print_message("this machine has no AMX: nothing is multiplied over tiles\n");
+        skip();
+    }
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
+        for (int kind = 0; kind < PACK_F32; kind++) {
+            struct made m = make((enum pack_kind)kind, shapes[s], s % 2 == 0, &seed);
+            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+                check_tile_product(k, &m, rows[i], &seed);
+            /* one scale for all columns: all are one run */
+            for (uint32_t p = 1; p < m.w.n_panel; p++)
+                memcpy(m.w.scale + p * m.w.scale_lanes, packed_scales(&m.w, p, 0),
+                       m.w.scale_lanes * sizeof *m.w.scale);
+            if (!pack_is_nibbles((enum pack_kind)kind)) m.w.n_scale = 1;
+            for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+                check_tile_product(k, &m, rows[i], &seed);
+            drop(&m);
         }
     }
 }
@@ -683,6 +796,7 @@ int main(void)
         cmocka_unit_test(exp_is_close_and_exact_at_its_ends),
         cmocka_unit_test(hadamard_is_the_sylvester_matrix),
         cmocka_unit_test(products_are_right_and_rows_are_alone),
+        cmocka_unit_test(products_over_tiles_have_the_order_that_is_written),
         cmocka_unit_test(int8_products_are_exact_but_for_scales),
         cmocka_unit_test(int8_scales_of_what_is_not_finite_are_no_numbers),
         cmocka_unit_test(attention_is_right_and_queries_are_alone),

@@ -388,6 +388,12 @@ fathom_err backend_cpu_create(struct backend **out, const struct backend_config 
     return backend_cpu_create_isa(out, c, CPU_ISA_BEST, d);
 }
 
+fathom_err backend_cpu_avx512_create(struct backend **out, const struct backend_config *c,
+                                     fathom_diag *d)
+{
+    return backend_cpu_create_isa(out, c, CPU_ISA_AVX512, d);
+}
+
 fathom_err backend_cpu_avx2_create(struct backend **out, const struct backend_config *c,
                                    fathom_diag *d)
 {

@@ -13,12 +13,12 @@
 #include "backend/cpu/cpu_simd_avx512.h"
 
 #include "backend/cpu/cpu_kernel.h"
+#include "backend/cpu/cpu_tile.h"
 #include "base/assert.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
 enum {
-    TILE = 16,         /* rows of a tile; a line has 64 bytes, or 16 sums */
     STEP_PAIRS = 32,   /* columns, two by two, of a tile instruction */
     STEP_BYTES = 2048, /* of a panel's columns, unpacked: two tiles */
     CHUNK_STEPS = 8,   /* unpacked at a time */
@@ -29,39 +29,13 @@ enum {
 static_assert(CHUNK_STEPS * STEP_BYTES <= CHUNK_BYTES, "a chunk fits the scratch of a call");
 static_assert(CHUNK_STEPS * STEP_PAIRS % PAIRS_PER_BLOCK == 0, "a chunk is whole blocks");
 
-/* ---- tiles: 0 .. 3 sums, 4 and 5 rows of x, 6 and 7 a panel's rows 0 .. 15 and 16 .. 31 ---- */
-
-struct tile_config {
-    uint8_t palette;
-    uint8_t start_row;
-    uint8_t reserved[14];
-    uint16_t line_bytes[16];
-    uint8_t n_line[16];
-};
-
-static void configure(uint32_t height)
-{
-    struct tile_config c = {.palette = 1};
-    DCHECK(height >= 1 && height <= TILE);
-    for (int i = 0; i < 8; i++) {
-        c.line_bytes[i] = 64;
-        c.n_line[i] = i < 6 ? (uint8_t)height : TILE;
-    }
-    __asm__ volatile("ldtilecfg %0" : : "m"(c));
-}
-
-/* The registers can be named in the text of an instruction only. */
-#define TILE_LOAD(tile, at, stride)                                                                \
-    __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(at), "r"(stride) : "memory")
-#define TILE_STORE(tile, at, stride)                                                               \
-    __asm__ volatile("tilestored %%tmm" #tile ", (%0,%1,1)" : : "r"(at), "r"(stride) : "memory")
-#define TILE_ZERO(tile) __asm__ volatile("tilezero %tmm" #tile)
+/* Tiles: 0 .. 3 sums, 4 and 5 rows of x, 6 and 7 a panel's rows 0 .. 15 and 16 .. 31. */
 #define TILE_DOT(kind, sum, x, weight)                                                             \
     do {                                                                                           \
         if ((kind) == PACK_U4)                                                                     \
-            __asm__ volatile("tdpbsud %tmm" #weight ", %tmm" #x ", %tmm" #sum);                    \
+            TILE_OP("tdpbsud", sum, x, weight);                                                    \
         else                                                                                       \
-            __asm__ volatile("tdpbssd %tmm" #weight ", %tmm" #x ", %tmm" #sum);                    \
+            TILE_OP("tdpbssd", sum, x, weight);                                                    \
     } while (0)
 
 /* ---- unpacking ---- */
@@ -139,12 +113,6 @@ INLINE void add_piece(enum pack_kind kind, const int N, const struct piece *p)
 
 /* ---- a panel against all rows of x ---- */
 
-struct rows {
-    uint32_t n_tile;
-    uint32_t height; /* of every tile: the last begins where it ends with the last row */
-    uint32_t n_row;
-};
-
 /* Columns from `pair` on, unpacked in c->decoded, of a panel. */
 struct chunk {
     uint32_t panel;
@@ -158,21 +126,15 @@ static uint32_t min_pairs(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-static uint32_t first_row(const struct rows *r, uint32_t tile)
-{
-    DCHECK(tile < r->n_tile);
-    return tile + 1 < r->n_tile ? tile * r->height : r->n_row - r->height;
-}
-
 /* The sums of a tile, scaled, to those rows of y that are not the tile's before. Arithmetic and
  * order are those of cpu_dot_int8_avx512.c. */
 static void finish_tile(const struct gemm_call *c, const struct chunk *k, uint32_t block,
-                        const struct rows *r, uint32_t tile, const int32_t *sum)
+                        const struct tile_rows *r, uint32_t tile, const int32_t *sum)
 {
     const struct packed *w = c->w;
     const float *scales = packed_scales(w, k->panel, block);
     const uint8_t *zeros = packed_zeros(w, k->panel, block);
-    const uint32_t t0 = first_row(r, tile), n_sum = k->is_row ? w->n_block : 1;
+    const uint32_t t0 = tile_first_row(r, tile), n_sum = k->is_row ? w->n_block : 1;
     __m512 scale[2];
     __m512i zero[2];
     for (int v = 0; v < 2; v++) {
@@ -201,7 +163,7 @@ static void finish_tile(const struct gemm_call *c, const struct chunk *k, uint32
 
 /* A chunk against tiles [tile, tile + N) of x, block by block. */
 INLINE void run_tiles(enum pack_kind kind, const int N, const struct gemm_call *c,
-                      const struct chunk *k, const struct rows *r, uint32_t tile,
+                      const struct chunk *k, const struct tile_rows *r, uint32_t tile,
                       int32_t sum[MAX_TILES][TILE * PANEL])
 {
     const struct packed *w = c->w;
@@ -218,7 +180,8 @@ INLINE void run_tiles(enum pack_kind kind, const int N, const struct gemm_call *
             .first = !k->is_row || pair == 0,
         };
         for (uint32_t i = 0; i < (uint32_t)N; i++) {
-            p.x[i] = (const int8_t *)c->x + first_row(r, tile + i) * c->x_stride + 2 * (size_t)pair;
+            p.x[i] =
+                (const int8_t *)c->x + tile_first_row(r, tile + i) * c->x_stride + 2 * (size_t)pair;
             p.sum[i] = sum[tile + i];
         }
         add_piece(kind, N, &p);
@@ -229,7 +192,7 @@ INLINE void run_tiles(enum pack_kind kind, const int N, const struct gemm_call *
 }
 
 INLINE void run_panel(enum pack_kind kind, const struct gemm_call *c, uint32_t panel,
-                      const struct rows *r)
+                      const struct tile_rows *r)
 {
     _Alignas(64) int32_t sum[MAX_TILES][TILE * PANEL];
     const struct packed *w = c->w;
@@ -247,12 +210,12 @@ INLINE void run_panel(enum pack_kind kind, const struct gemm_call *c, uint32_t p
     }
 }
 
-static void run_i8(const struct gemm_call *c, const struct rows *r)
+static void run_i8(const struct gemm_call *c, const struct tile_rows *r)
 {
     for (uint32_t i = 0; i < c->n_panel; i++) run_panel(PACK_I8, c, c->panel0 + i, r);
 }
 
-static void run_u4(const struct gemm_call *c, const struct rows *r)
+static void run_u4(const struct gemm_call *c, const struct tile_rows *r)
 {
     for (uint32_t i = 0; i < c->n_panel; i++) run_panel(PACK_U4, c, c->panel0 + i, r);
 }
@@ -278,17 +241,16 @@ void cpu_gemm_int8_amx(const struct gemm_call *c)
     for (uint32_t t = 0; t < c->n_token; t += part.n_token) {
         part.n_token = c->n_token - t;
         if (part.n_token > MAX_TILES * TILE) part.n_token = MAX_TILES * TILE;
-        struct rows r = {.n_row = part.n_token, .n_tile = (part.n_token + TILE - 1) / TILE};
-        r.height = (r.n_row + r.n_tile - 1) / r.n_tile;
+        const struct tile_rows r = tile_rows_of(part.n_token);
         part.x = (const int8_t *)c->x + t * c->x_stride;
         part.x_scale = c->x_scale + (size_t)t * c->w->n_block;
         part.x_sum = c->x_sum + (size_t)t * c->w->n_block;
         part.y = c->y + t * c->y_stride;
-        configure(r.height);
+        tile_configure(r.height);
         if (c->w->kind == PACK_U4)
             run_u4(&part, &r);
         else
             run_i8(&part, &r);
-        __asm__ volatile("tilerelease");
+        tile_release();
     }
 }

@@ -25,15 +25,15 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512vnni");
 }
 
-/* Tiles with int8 products, and the system's leave for this process to have their registers, which
- * it gives as often as it is asked. */
+/* Tiles with bf16 and int8 products, and the system's leave for this process to have their
+ * registers, which it gives as often as it is asked. */
 static bool has_amx(void)
 {
     enum { ASK_FOR_STATE = 0x1023, TILE_DATA = 18 };
-    const unsigned tile = 1u << 24, int8 = 1u << 25; /* leaf 7, edx */
+    const unsigned need = 1u << 22 | 1u << 24 | 1u << 25; /* leaf 7, edx: bf16, tiles, int8 */
     unsigned a, b, c, d;
     if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-    if ((d & tile) == 0 || (d & int8) == 0) return false;
+    if ((d & need) != need) return false;
     return syscall(SYS_arch_prctl, ASK_FOR_STATE, TILE_DATA) == 0;
 }
 

@@ -18,6 +18,8 @@ fathom_err backend_cpu_create_isa(struct backend **out, const struct backend_con
                                   enum cpu_isa isa, fathom_diag *d);
 
 /* The same by name, for programs that choose a backend by its name. */
+fathom_err backend_cpu_avx512_create(struct backend **out, const struct backend_config *c,
+                                     fathom_diag *d);
 fathom_err backend_cpu_avx2_create(struct backend **out, const struct backend_config *c,
                                    fathom_diag *d);
 fathom_err backend_cpu_portable_create(struct backend **out, const struct backend_config *c,

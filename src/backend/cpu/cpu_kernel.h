@@ -8,7 +8,8 @@
  * block pair by pair in ascending column, from zero. The block's sum times its scale is added to
  * the f32 result. That order holds for every number of rows, so an element's bits depend on its own
  * row of x and of w only. Between instruction sets bits differ (numerics): `vdpbf16ps` adds the two
- * products of a pair one after the other without keeping denormals, FMA rounds once, plain C twice.
+ * products of a pair one after the other without keeping denormals, FMA rounds once, plain C twice,
+ * and AMX adds 32 columns before they reach the sum (cpu_dot_amx.c).
  */
 #ifndef FATHOM_BACKEND_CPU_KERNEL_H
 #define FATHOM_BACKEND_CPU_KERNEL_H
@@ -251,6 +252,7 @@ extern const struct cpu_kernels cpu_kernels_amx;
 
 /* cpu_dot_avx512.c, for the AVX-512 table */
 void cpu_gemm_bf16_avx512(const struct gemm_call *c);
+void cpu_gemm_bf16_amx(const struct gemm_call *c);    /* cpu_dot_amx.c */
 void cpu_gemm_int8_avx512(const struct gemm_call *c); /* cpu_dot_int8_avx512.c */
 void cpu_gemm_int8_amx(const struct gemm_call *c);    /* cpu_dot_int8_amx.c */
 void cpu_gemm_int8_avx2(const struct gemm_call *c);   /* cpu_dot_int8_avx2.c */

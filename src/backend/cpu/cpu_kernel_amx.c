@@ -1,12 +1,11 @@
-/* cpu_kernel_amx.c - the kernels for AVX-512 with AMX, which products with int8 inputs use; they
- * compute the same bits as those without */
+/* cpu_kernel_amx.c - the kernels for AVX-512 with AMX, which products with bf16 and int8 inputs
+ * use */
 #include "backend/cpu/cpu_simd_avx512.h"
 
 #define KERNEL_TABLE cpu_kernels_amx
-#define KERNEL_ISA "avx512 bf16, amx int8"
-#define KERNEL_NUMERICS "avx512 bf16"
+#define KERNEL_ISA "avx512, amx bf16 and int8"
 #define KERNEL_BF16_OPERAND OPERAND_BF16
-#define KERNEL_GEMM_BF16 cpu_gemm_bf16_avx512
+#define KERNEL_GEMM_BF16 cpu_gemm_bf16_amx
 #define KERNEL_GEMM_INT8 cpu_gemm_int8_amx
 #define KERNEL_ATTEND_BF16 cpu_attend_bf16_avx512
 #define KERNEL_PACK_CODES cpu_pack_codes_avx512
