@@ -353,7 +353,7 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     ASSERT(g->n_peer >= 1 && n % g->n_peer == 0);
     g->n_stage = n / g->n_peer;
     g->n_lane_rank = 1;
-    g->has_hosts = from->settings->hosts != NULL;
+    g->hosts = from->settings->place.net;
     g->net = from->settings->stage_net;
     g->ranks = ranks;
     g->spins = os_n_cpu() > n;

@@ -117,7 +117,7 @@ struct rank_group {
     uint32_t n_peer;          /* ranks of a stage */
     uint32_t n_stage;         /* that run here */
     bool is_staged;           /* the model has several */
-    bool has_hosts;           /* there are others, which may be lost and come back */
+    struct host_net *hosts;   /* of ranks that meet those of other hosts; NULL: none do */
     struct stage_net *net;    /* to other hosts' stages; NULL: all are here */
     struct stage_hop *hops[PARALLEL_STAGES_MAX + 1]; /* [i]: before stage i of those here, and
                                                         [n_stage] behind them; NULL at the model's

@@ -19,11 +19,20 @@ static void break_hops(struct rank_group *g)
     if (g->net) stage_net_break(g->net, g->fault);
 }
 
+/* Whether a rank has failed because another host is lost. */
+static bool is_of_host(const struct rank_group *g, fathom_err err)
+{
+    char why[200];
+    if (err != FATHOM_EPEER) return false;
+    return g->net || (g->hosts && g->hosts->is_lost(g->hosts, why, sizeof why));
+}
+
 /* The first rank that fails by itself is the fault; peers that it leaves alone say so only where
  * no rank has failed, such as one that does not come. */
 static void note_fault(struct rank *r, fathom_err err)
 {
     struct rank_group *g = r->group;
+    const bool is_parted = is_of_host(g, err);
     r->err = err;
     pthread_mutex_lock(&g->lock); /* until the fault is whole: peers are told under it */
     if (!atomic_load(&g->has_fault)) {
@@ -37,7 +46,7 @@ static void note_fault(struct rank *r, fathom_err err)
         cause = r->runner->ops->fault(r->runner);
         if (!knows && cause[0])
             snprintf(g->fault + n, sizeof g->fault - (size_t)n, "; %.160s", cause);
-        atomic_store(&g->is_parted, err == FATHOM_EPEER && g->has_hosts);
+        atomic_store(&g->is_parted, is_parted);
         atomic_store(&g->has_fault, true);
     } else if (r->backend->ops->abandon) {
         r->backend->ops->abandon(r->backend);

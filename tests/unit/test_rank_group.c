@@ -189,11 +189,18 @@ static fathom_err linger_in_layer(struct backend *b, const struct mla_out_args *
     return real_ops->mla_out(b, a);
 }
 
+static bool is_lost(struct host_net *net, char *why, size_t n_why)
+{
+    (void)net;
+    (void)snprintf(why, n_why, "host 1 of 2 is lost: test");
+    return true;
+}
+
 /* A rank is told that another host is lost while its neighbour computes. */
 static void a_long_command_outlives_the_loss_of_a_host(void **state)
 {
     (void)state;
-    static const fathom_hosts hosts = {.n_node = 1};
+    struct host_net hosts = {.is_lost = is_lost};
     fathom_diag d = {{0}};
     struct step_runner *r;
     real_ops = test.backends[FAILS]->ops;
@@ -202,7 +209,7 @@ static void a_long_command_outlives_the_loss_of_a_host(void **state)
     lingering.mla_out = linger_in_layer;
     test.backends[FAILS]->ops = &parting;
     test.backends[FAILS + 1]->ops = &lingering;
-    test.settings.hosts = &hosts;
+    test.settings.place.net = &hosts;
     must(rank_group_create_on(&r, test.backends, &test.settings, &test.plan, &test.config,
                               test.checkpoint, &d),
          &d);
