@@ -369,7 +369,7 @@ const size_t op_n_weight_form = sizeof op_weight_forms / sizeof *op_weight_forms
 
 bool op_form_has_product(const struct weight_form *form)
 {
-    return form->code == CODE_U4 || form->code == CODE_E4M3;
+    return form->code == CODE_U4 || form->code == CODE_E2M1 || form->code == CODE_E4M3;
 }
 
 static bool is_best_or_absent(enum cpu_isa isa)

@@ -146,8 +146,8 @@ extern const size_t op_n_batch_case;
 extern const struct weight_form op_weight_forms[];
 extern const size_t op_n_weight_form;
 
-/* op_form_has_product - a GPU has a product of its own for inputs of ACT_FP8 and this form; others
- * are decoded element by element in the product of floats, whose rows other tests check */
+/* op_form_has_product - a GPU has a product of its own for this form with ACT_FP8; others are
+ * decoded element by element in the product of floats, whose rows other tests check */
 bool op_form_has_product(const struct weight_form *form);
 
 /* Weight types that every backend must take. */

@@ -84,7 +84,8 @@ enum codes cuda_codes_of(const struct cuda_backend *c, const struct matrix *w)
 
 bool cuda_wants_bf16(const struct cuda_backend *c, const struct matrix *w)
 {
-    return c->fast && w->dtype == DTYPE_BF16 && w->n_col % 64 == 0;
+    const bool is_bf16 = w->dtype == DTYPE_BF16 || (w->dtype == DTYPE_U8 && w->pack.is_e2m1);
+    return c->fast && is_bf16 && w->n_col % 64 == 0;
 }
 
 static uint32_t input_form(const struct cuda_backend *c, const struct matrix *w)
@@ -130,7 +131,7 @@ uint32_t cuda_input_forms(const struct cuda_backend *c, const struct weight *w)
 /* Whether sm90/ takes it where rows are many. */
 static bool bf16_takes_many(const struct cuda_backend *c, const struct matrix *w)
 {
-    return c->sm90 && cuda_wants_bf16(c, w) && w->n_row % 8 == 0;
+    return c->sm90 && cuda_wants_bf16(c, w) && w->dtype == DTYPE_BF16 && w->n_row % 8 == 0;
 }
 
 /* Rows from which on sm90/ is faster: of few outputs its tiles leave most of the device idle. As
@@ -416,6 +417,8 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
             const bool listed = cuda_takes_listed(c, up) && cuda_takes_listed(c, down);
             return listed ? (uint32_t)PRODUCT_LARGE_TILE : (uint32_t)FEW_TILE_MAX;
         }
+        if (up->pack.is_e2m1 && down->pack.is_e2m1 && mean >= LARGE_FROM)
+            return PRODUCT_BF16_TILE_MAX;
         large = false;
     }
     const uint32_t large_from = up_fp8 || down_fp8 || up_int8 ? LARGE_FROM : LARGE_FROM_BF16;

@@ -55,6 +55,23 @@ static __device__ __forceinline__ uint32_t mul_f16x2(uint32_t a, uint32_t b)
     return r;
 }
 
+/* Two bf16 at once */
+static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(0x80008000)); /* - 0 */
+    return r;
+}
+
+/* Byte i of the result is the byte of b:a that the lower three bits of nibble i of `pick` name;
+ * with the fourth bit set, that byte's sign in all of its bits. */
+static __device__ __forceinline__ uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t pick)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(pick));
+    return r;
+}
+
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
 /* Two codes as two f16, exactly */
 static __device__ __forceinline__ uint32_t e4m3x2_to_f16x2(uint16_t v)

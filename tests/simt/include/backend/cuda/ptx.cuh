@@ -98,6 +98,28 @@ static inline uint32_t mul_f16x2(uint32_t a, uint32_t b)
     return r;
 }
 
+static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r = 0;
+    for (int i = 0; i < 32; i += 16) {
+        const float product = f32_from_bf16((uint16_t)(a >> i)) * f32_from_bf16((uint16_t)(b >> i));
+        r |= (uint32_t)bf16_from_f32(product) << i;
+    }
+    return r;
+}
+
+static inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t pick)
+{
+    const uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) {
+        const uint32_t byte = both >> (pick >> 4 * i & 7) * 8 & 0xff;
+        const bool is_sign = pick >> 4 * i & 8;
+        r |= (is_sign ? (byte & 0x80 ? 0xffu : 0u) : byte) << 8 * i;
+    }
+    return r;
+}
+
 #include "backend/cuda/e4m3_soft.cuh"
 
 static inline uint32_t e4m3x2_to_f16x2(uint16_t v)
