@@ -88,24 +88,26 @@ static inline void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, ui
              [](uint32_t w, int j) { return f32_from_f16((uint16_t)(w >> 16 * j)); });
 }
 
-static inline uint32_t mul_f16x2(uint32_t a, uint32_t b)
+/* Two values of 16 bits at once */
+template <typename TO_FLOAT, typename OF_FLOAT>
+static inline uint32_t simt_mul_x2(uint32_t a, uint32_t b, TO_FLOAT to_float, OF_FLOAT of_float)
 {
     uint32_t r = 0;
     for (int i = 0; i < 32; i += 16) {
-        const float product = f32_from_f16((uint16_t)(a >> i)) * f32_from_f16((uint16_t)(b >> i));
-        r |= (uint32_t)f16_from_f32(product) << i;
+        const float product = to_float((uint16_t)(a >> i)) * to_float((uint16_t)(b >> i));
+        r |= (uint32_t)of_float(product) << i;
     }
     return r;
 }
 
+static inline uint32_t mul_f16x2(uint32_t a, uint32_t b)
+{
+    return simt_mul_x2(a, b, f32_from_f16, f16_from_f32);
+}
+
 static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
 {
-    uint32_t r = 0;
-    for (int i = 0; i < 32; i += 16) {
-        const float product = f32_from_bf16((uint16_t)(a >> i)) * f32_from_bf16((uint16_t)(b >> i));
-        r |= (uint32_t)bf16_from_f32(product) << i;
-    }
-    return r;
+    return simt_mul_x2(a, b, f32_from_bf16, bf16_from_f32);
 }
 
 static inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t pick)
