@@ -605,7 +605,7 @@ static void int8_scales_of_what_is_not_finite_are_no_numbers(void **state)
 
 /* ---- attention ---- */
 
-enum { KEY = KV_ROW, VALUE = KV_LATENT, N_QUERY = 11 };
+enum { KEY = KV_ROW, VALUE = KV_LATENT, N_QUERY = 21 };
 
 struct group {
     float *row; /* [64][KEY] bf16 values */
@@ -640,6 +640,28 @@ static void run_group(const struct cpu_kernels *k, enum operand type, struct gro
     k->attend[type](&call);
 }
 
+/* Of a query and the rows that it sees, as cpu_attend_amx.c has it: scores in steps of 32 columns,
+ * values in two steps of 32 rows. The weights between are taken as they are. */
+static void check_tile_group(const struct group *g, uint32_t q)
+{
+    float top = -INFINITY, weight[GROUP_ROWS], value[GROUP_ROWS];
+    for (uint32_t r = 0; r < g->visible[q]; r++) {
+        float sum = 0;
+        for (uint32_t i = 0; i < KEY; i += 32)
+            sum = add_tile_step(sum, g->row + r * KEY + i, g->query + q * KEY + i, 32);
+        top = fmaxf(top, sum * 0.05f);
+    }
+    assert_true(same_float(g->max[q], top));
+    for (uint32_t r = 0; r < GROUP_ROWS; r++)
+        weight[r] = f32_from_bf16(bf16_from_f32(g->score[q * GROUP_ROWS + r]));
+    for (uint32_t i = 0; i < VALUE; i++) {
+        for (uint32_t r = 0; r < GROUP_ROWS; r++) value[r] = g->row[r * KEY + i];
+        float sum = add_tile_step(0, value, weight, 32);
+        sum = add_tile_step(sum, value + 32, weight + 32, 32);
+        assert_true(same_float(g->out[q * VALUE + i] + 0.0f, sum + 0.0f));
+    }
+}
+
 static void check_group(const struct cpu_kernels *k, enum operand type, uint32_t n_row,
                         uint64_t *seed)
 {
@@ -661,6 +683,8 @@ static void check_group(const struct cpu_kernels *k, enum operand type, uint32_t
         g->pointer[r] = r < n_row ? operand_row(type, g->row_act, (size_t)r * KEY) : g->zero;
     for (uint32_t q = 0; q < N_QUERY; q++) g->visible[q] = 1 + (uint32_t)rng_below(seed, n_row);
     run_group(k, type, g, n_row, 0, N_QUERY);
+    const bool has_tiles = k == cpu_kernels_of(CPU_ISA_AMX) && type == OPERAND_BF16;
+    for (uint32_t q = 0; q < N_QUERY && has_tiles; q++) check_tile_group(g, q);
     memcpy(all, g->out, N_QUERY * VALUE * sizeof *all);
     memcpy(max, g->max, sizeof max);
     for (uint32_t q = 0; q < N_QUERY; q++) {

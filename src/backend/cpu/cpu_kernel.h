@@ -257,6 +257,7 @@ void cpu_gemm_int8_avx512(const struct gemm_call *c); /* cpu_dot_int8_avx512.c *
 void cpu_gemm_int8_amx(const struct gemm_call *c);    /* cpu_dot_int8_amx.c */
 void cpu_gemm_int8_avx2(const struct gemm_call *c);   /* cpu_dot_int8_avx2.c */
 void cpu_attend_bf16_avx512(const struct attend_call *c);
+void cpu_attend_bf16_amx(const struct attend_call *c); /* cpu_attend_amx.c */
 void cpu_pack_codes_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
 void cpu_pack_halves_avx512(const uint8_t *rows, size_t stride, uint32_t n_row, uint8_t *panel);
 #endif
