@@ -4,8 +4,8 @@
  * of sums, for every number of rows: from the first of the columns that share a scale, step by
  * step. Of a step the even columns are added up from zero, each by one fused multiply-add, the odd
  * ones likewise, then both to each other and then to the sum. Rounding is to nearest even, and
- * denormals are zeros wherever they come up. vdpbf16ps has another order: a single row goes over
- * vectors that add as tiles do, and what is less than a tile has tiles of as many lines.
+ * denormals are zeros wherever they come up. vdpbf16ps has another order: one row and two go
+ * over vectors that add as tiles do, and what is less than a tile has tiles of as many lines.
  *
  * Codes are decoded into what PACK_BF16 is, a few steps ahead of the tiles that use them: look-ups
  * and tiles run side by side then, and no tile is loaded from what has just been stored.
@@ -334,10 +334,11 @@ INLINE void run_panels(enum pack_kind kind, const struct gemm_call *c, const str
     }
 }
 
-/* ---- one row ---- */
+/* ---- one row or two ---- */
 
 /* A tile would be all but empty, and what it costs to fill it with a weight is not hidden behind
- * memory. The same sums by vectors, of one or two panels at a time, whose weights become f32. */
+ * memory. The same sums by vectors, whose weights become f32: P panels against M rows, of which
+ * one is 1. */
 
 /* A run of a panel. */
 struct codes {
@@ -394,17 +395,20 @@ INLINE void load_columns(enum pack_kind kind, const struct tables *t, const stru
 }
 
 /* n pairs of a step from `first` on. */
-INLINE void add_vectors(enum pack_kind kind, const int P, const struct tables *t,
-                        const struct codes d[2], const uint16_t *x, uint32_t first, uint32_t n,
-                        __m512 sum[4])
+INLINE void add_vectors(enum pack_kind kind, const int P, const int M, const struct tables *t,
+                        const struct codes d[2], const uint16_t *x, size_t x_stride, uint32_t first,
+                        uint32_t n, __m512 sum[4])
 {
-    _Alignas(64) float x0[STEP_PAIRS], x1[STEP_PAIRS];
-    const __m512i pairs = _mm512_maskz_loadu_epi32((__mmask16)((1u << n) - 1), x + 2 * first);
+    _Alignas(64) float x0[2][STEP_PAIRS], x1[2][STEP_PAIRS];
     __m512 even[4], odd[4];
-    _mm512_store_si512(x0, _mm512_slli_epi32(pairs, 16));
-    _mm512_store_si512(x1, _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+    for (int m = 0; m < M; m++) {
+        const __m512i pairs = _mm512_maskz_loadu_epi32((__mmask16)((1u << n) - 1),
+                                                       x + m * x_stride + 2 * (size_t)first);
+        _mm512_store_si512(x0[m], _mm512_slli_epi32(pairs, 16));
+        _mm512_store_si512(x1[m], _mm512_and_si512(pairs, _mm512_set1_epi32((int)0xffff0000)));
+    }
 #pragma GCC unroll 4
-    for (int v = 0; v < 2 * P; v++) even[v] = odd[v] = _mm512_setzero_ps();
+    for (int v = 0; v < 2 * P * M; v++) even[v] = odd[v] = _mm512_setzero_ps();
 #pragma GCC unroll 2
     for (uint32_t p = 0; p < n; p++) {
 #pragma GCC unroll 2
@@ -414,19 +418,21 @@ INLINE void add_vectors(enum pack_kind kind, const int P, const struct tables *t
             if (!pack_is_nibbles(kind) || p % 2 == 0)
                 _mm_prefetch((const char *)d[i].at + ahead, _MM_HINT_T0);
             load_columns(kind, t, &d[i], first + p, w0, w1);
-#pragma GCC unroll 2
-            for (int v = 0; v < 2; v++) {
-                even[2 * i + v] = _mm512_fmadd_ps(w0[v], _mm512_set1_ps(x0[p]), even[2 * i + v]);
-                odd[2 * i + v] = _mm512_fmadd_ps(w1[v], _mm512_set1_ps(x1[p]), odd[2 * i + v]);
+#pragma GCC unroll 4
+            for (int v = 0; v < 2 * M; v++) {
+                const int to = 2 * i + v, m = v / 2;
+                even[to] = _mm512_fmadd_ps(w0[v % 2], _mm512_set1_ps(x0[m][p]), even[to]);
+                odd[to] = _mm512_fmadd_ps(w1[v % 2], _mm512_set1_ps(x1[m][p]), odd[to]);
             }
         }
     }
 #pragma GCC unroll 4
-    for (int v = 0; v < 2 * P; v++) sum[v] = _mm512_add_ps(sum[v], _mm512_add_ps(even[v], odd[v]));
+    for (int v = 0; v < 2 * P * M; v++)
+        sum[v] = _mm512_add_ps(sum[v], _mm512_add_ps(even[v], odd[v]));
 }
 
-INLINE void run_row(enum pack_kind kind, const int P, const struct gemm_call *c,
-                    const struct tables *t, uint32_t panel)
+INLINE void run_vectors(enum pack_kind kind, const int P, const int M, const struct gemm_call *c,
+                        const struct tables *t, uint32_t panel)
 {
     const struct packed *w = c->w;
     for (struct place at = {.panel = panel}; at.panel == panel;) {
@@ -436,17 +442,17 @@ INLINE void run_row(enum pack_kind kind, const int P, const struct gemm_call *c,
         const struct codes d[2] = {codes_of(kind, c, &at), codes_of(kind, c, &other)};
         __m512 sum[4];
 #pragma GCC unroll 4
-        for (int v = 0; v < 2 * P; v++) sum[v] = _mm512_setzero_ps();
+        for (int v = 0; v < 2 * P * M; v++) sum[v] = _mm512_setzero_ps();
         for (uint32_t p = 0; p < n_pair; p += STEP_PAIRS) {
             if (p + STEP_PAIRS <= n_pair)
-                add_vectors(kind, P, t, d, x, p, STEP_PAIRS, sum);
+                add_vectors(kind, P, M, t, d, x, c->x_stride, p, STEP_PAIRS, sum);
             else
-                add_vectors(kind, P, t, d, x, p, n_pair - p, sum);
+                add_vectors(kind, P, M, t, d, x, c->x_stride, p, n_pair - p, sum);
         }
 #pragma GCC unroll 2
-        for (uint32_t i = 0; i < (uint32_t)P; i++) {
-            const struct place of = {panel + i, at.run, 0};
-            add_scaled(c, &of, 0, sum[2 * i], sum[2 * i + 1]);
+        for (uint32_t i = 0; i < (uint32_t)(P * M); i++) {
+            const struct place of = {panel + (P == 2 ? i : 0), at.run, 0};
+            add_scaled(c, &of, M == 2 ? i : 0, sum[2 * i], sum[2 * i + 1]);
         }
         advance(w, &at, n_pair);
     }
@@ -456,14 +462,20 @@ INLINE void run_rows(enum pack_kind kind, const struct gemm_call *c)
 {
     const struct tables t = load_values(kind);
     uint32_t panel = 0;
-    for (; panel + 2 <= c->n_panel; panel += 2) run_row(kind, 2, c, &t, panel);
-    if (panel < c->n_panel) run_row(kind, 1, c, &t, panel);
+    for (; c->n_token == 1 && panel + 2 <= c->n_panel; panel += 2)
+        run_vectors(kind, 2, 1, c, &t, panel);
+    for (; panel < c->n_panel; panel++) {
+        if (c->n_token == 1)
+            run_vectors(kind, 1, 1, c, &t, panel);
+        else
+            run_vectors(kind, 1, 2, c, &t, panel);
+    }
 }
 
 #define PANELS(KIND)                                                                               \
     static void panels_##KIND(const struct gemm_call *c, const struct tile_rows *r)                \
     {                                                                                              \
-        if (KIND != PACK_BF16 && r->n_row == 1)                                                    \
+        if (KIND != PACK_BF16 && r->n_row <= 2)                                                    \
             run_rows(KIND, c);                                                                     \
         else                                                                                       \
             run_panels(KIND, c, r);                                                                \
