@@ -50,7 +50,8 @@ class Server:
     """`fathom serve` with the pilot on a free port, and what it has printed up to "ready"."""
 
     path = None  # of the program; a test's main sets it
-    always = ("--disable-log-requests",)
+    # A step on a busy machine is not stuck: else /health says so, and a drain gives it up.
+    always = ("--disable-log-requests", "--stall-timeout", str(3 * HANG_S))
     given = ()  # of always, what the command line of the test said
 
     def __init__(self, *flags, stderr=None, env=None):
