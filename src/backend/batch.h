@@ -25,8 +25,10 @@ struct batch {
     uint32_t n_answer_token;   /* tokens [0, n_answer_token) are answer rows, 0 .. T */
     uint32_t n_answer_request; /* of requests [0, n_answer_request), 0 .. R */
     uint32_t n_logit_row;      /* rows whose logits are wanted, 0 .. T */
-    uint32_t n_most;      /* where ranks have rows of their own: rows that any may have in the step,
+    uint32_t n_most; /* where ranks have rows of their own: rows that any may have in the step,
                              >= T, equal on all; else it has no meaning */
+    const uint32_t *lane_rows; /* host: T of each rank, or lane, with rows of its own; NULL: none
+                                  has, or they are not known */
     uint32_t max_context; /* largest pos + 1 in the step, host's knowledge for choosing kernels */
     uint32_t page_stride; /* entries of page_table per request */
     const int32_t *ids; /* i32 [T]      device; token ids; ~k: what row k drew in the step before */

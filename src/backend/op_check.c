@@ -148,6 +148,7 @@ void op_check_moe_ep(const struct backend_config *c, const struct moe_ep_args *a
     ASSERT(c->n_expert > 0);
     ASSERT(a->n_token <= a->n_most);
     ASSERT(a->n_most >= 1 && a->n_most <= c->max_token);
+    ASSERT(!a->lane_rows || a->lane_rows[c->parallel.dp.rank] == a->n_token);
     ASSERT(a->w);
     ASSERT(a->x);
     ASSERT(a->route);

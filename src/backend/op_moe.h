@@ -65,6 +65,8 @@ struct moe_args {
  *   n_token  the lane's rows, 0 .. n_most; of each lane another number
  *   n_most   rows that any lane may have, 1 .. max_token: equal on all ranks
  *   n_live of the batch: rows from there on are sent nowhere and have no result
+ *   lane_rows  [lanes], host: the rows of each lane, as n_token; equal on all ranks. NULL: they are
+ *            not known, or others in each replay of a recording
  *   place  u16 [E], device: parallel.h; equal on all ranks. Numbers ascend with experts
  *   layer  as the cache counts layers: equal on all ranks that come
  * Numerics in f32: experts in ascending index within p_r, ranks ascending, the shared expert last.
@@ -79,6 +81,7 @@ struct moe_ep_args {
     struct buffer *y;
     uint32_t n_token;
     uint32_t n_most;
+    const uint32_t *lane_rows;
     const int32_t *n_live; /* device; NULL: all rows are live */
     const uint16_t *place;
     uint32_t layer;

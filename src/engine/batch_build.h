@@ -46,6 +46,8 @@ struct batch_shape {
     uint32_t max_context;      /* largest pos + 1 in the step */
     uint32_t page_stride;      /* entries of the page table for each request */
     bool some_run;             /* of several lanes: a lane's part cannot be replayed */
+    uint32_t n_lane;           /* of several: all of them, and the T of each */
+    uint32_t lane_rows[PARALLEL_RANKS_MAX];
 };
 
 /* Bytes of the block that a step uses. */

@@ -135,9 +135,9 @@ static inline void *step_runner_host(const struct step_runner *r, uint32_t i)
     return r->n_lane > 1 ? r->hosts[i] : r->host;
 }
 
-/* step_runner_put_lanes - to[i] is steps[i], and knows the rows of the largest of them, 1 where
- * none has rows, and whether all can be replayed; one of no rows has the others' context. Needs:
- * n > 1 */
+/* step_runner_put_lanes - to[i] is steps[i], and knows the rows of all and the largest of them, 1
+ * where none has rows, and whether all can be replayed; one of no rows has the others' context.
+ * Needs: n > 1 */
 static inline void step_runner_put_lanes(struct step *to, const struct step *steps, uint32_t n)
 {
     uint32_t n_most = 1, stride = 0;
@@ -152,6 +152,9 @@ static inline void step_runner_put_lanes(struct step *to, const struct step *ste
     for (uint32_t i = 0; i < n; i++) {
         to[i] = steps[i];
         to[i].batch.n_most = n_most;
+        for (uint32_t k = 0; k < n && steps[i].batch.n_lane == 0; k++)
+            to[i].batch.lane_rows[k] = steps[k].batch.n_token;
+        if (steps[i].batch.n_lane == 0) to[i].batch.n_lane = n;
         to[i].batch.some_run = some_run;
         if (to[i].batch.n_token == 0) to[i].batch.page_stride = stride;
     }

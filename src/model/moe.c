@@ -86,6 +86,7 @@ static fathom_err run_experts(struct model *m, const struct layer *layer, uint32
                                        .y = m->delta,
                                        .n_token = n_token,
                                        .n_most = batch->n_most,
+                                       .lane_rows = batch->lane_rows,
                                        .n_live = n_token > 0 ? batch->n_live : NULL,
                                        .place = m->place,
                                        .layer = i_layer};

@@ -241,7 +241,14 @@ static void lanes_replay_one_recording_or_none(void **state)
     open_fixture_of(&f, false, true);
     const struct batch_layout *l = &f.layout;
     put_three(&f, s);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(s[i].batch.n_lane, 3);
+        assert_int_equal(s[i].batch.lane_rows[0], 3);
+        assert_int_equal(s[i].batch.lane_rows[1], 0);
+        assert_int_equal(s[i].batch.lane_rows[2], 1);
+    }
     const struct batch *all = picked(&f, &s[0]);
+    assert_null(all->lane_rows); /* others in each replay */
     assert_int_equal(all->n_token, 4);
     assert_int_equal(all->max_context, 5000);
     for (int i = 1; i < 3; i++) assert_ptr_equal(picked(&f, &s[i]), all);
@@ -259,6 +266,7 @@ static void lanes_replay_one_recording_or_none(void **state)
     for (int i = 0; i < 3; i++) assert_null(picked(&f, &s[i]));
     struct step far[2] = {s[0], s[1]};
     step_runner_put_lanes(far, far, 2);
+    assert_int_equal(far[1].batch.n_lane, 3);
     assert_null(picked(&f, &far[0]));
     put_three(&f, s);
     s[0].watches_experts = true;

@@ -34,17 +34,32 @@ static fathom_err exchange(struct cuda_backend *c, const struct parts *p)
     return p->n > 0 ? net_exchange(c->net, p->list, p->n, c->stream) : FATHOM_OK;
 }
 
-fathom_err cuda_net_swap(struct cuda_backend *c, const struct peers *group, const void *from,
-                         uint64_t stride, void *to, uint64_t n_byte)
+/* A rank's rows, sent or received. */
+static void add_rows(struct parts *p, const struct net_side *s, uint32_t rank, bool is_send)
+{
+    const uint64_t n_row = s->n_row[rank * s->n_step];
+    add_part(p, (const char *)s->at + rank * s->stride, n_row * s->row_bytes, rank, is_send);
+}
+
+fathom_err cuda_net_swap_rows(struct cuda_backend *c, const struct peers *group,
+                              const struct net_side *out, const struct net_side *in)
 {
     struct parts p = {};
     p.peer0 = group->peer0;
     for (uint32_t k = 1; k < group->world; k++) {
         const uint32_t r = (group->rank + k) % group->world;
-        add_part(&p, (const char *)from + r * stride, n_byte, r, true);
-        add_part(&p, (char *)to + r * n_byte, n_byte, r, false);
+        add_rows(&p, out, r, true);
+        add_rows(&p, in, r, false);
     }
     return exchange(c, &p);
+}
+
+fathom_err cuda_net_swap(struct cuda_backend *c, const struct peers *group, const void *from,
+                         uint64_t stride, void *to, uint64_t n_byte)
+{
+    static const uint32_t one = 1;
+    const struct net_side out = {from, stride, n_byte, &one, 0}, in = {to, n_byte, n_byte, &one, 0};
+    return cuda_net_swap_rows(c, group, &out, &in);
 }
 
 /* ---- sums ---- */

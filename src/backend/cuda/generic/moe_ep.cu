@@ -272,12 +272,28 @@ static void name_rows(const struct cuda_backend *c, const struct moe_ep_args *a,
     k->y = a->y->f;
 }
 
+/* Rows of all ranks in a round; all places, where that is not known. */
+static void count_rows(const struct cuda_backend *c, const struct moe_ep_args *a, uint32_t place0,
+                       uint32_t n_place, struct ep_counts *rows)
+{
+    struct parallel p = c->c.parallel;
+    ASSERT(c->ep.world <= PARALLEL_RANKS_MAX && n_place > 0);
+    for (uint32_t r = 0; r < c->ep.world; r++) {
+        parallel_be(&p, r);
+        const uint32_t n =
+            a->lane_rows ? parallel_lane_rows(&p, a->lane_rows[p.dp.rank]).n : place0 + n_place;
+        const uint32_t left = n <= place0 ? 0 : n - place0;
+        rows->n[r] = left < n_place ? left : n_place;
+    }
+}
+
 static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a, uint32_t place0,
                             uint32_t n_place, bool has_experts)
 {
     const uint32_t n_used = c->c.n_expert_used, world = c->ep.world, n_token = world * n_place;
     const bool stacked = a->w->moe.stacked_shared;
     struct ep_args k = {};
+    struct ep_counts rows = {};
     struct act x;
     k.n_place = n_place;
     name_rows(c, a, place0, &k);
@@ -295,14 +311,15 @@ static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a,
     k.array[k.n_array++] = {(const char *)(a->route->i + at), NULL, n_used * 4};
     k.array[k.n_array++] = {(const char *)(a->route->w + at), NULL, n_used * 4};
     ASSERT(k.n_array <= ROW_ARRAYS_MAX && k.rows_per_token <= SEND_THREADS);
-    TRY(c->net ? cuda_net_rows(c, &k) : peer_rows(c, &k));
+    if (c->net) count_rows(c, a, place0, n_place, &rows);
+    TRY(c->net ? cuda_net_rows(c, &k, &rows) : peer_rows(c, &k));
     const uint32_t n_likely = n_place * n_used + (stacked ? n_place : 0);
     enum row_form form = ROWS_FLOAT_TO_ROUND;
     if (has_experts) {
         TRY(moe_map_present(c, a->w, c->round.experts, n_token, n_likely));
         TRY(moe_run_experts(c, a->w, &x, &form));
     }
-    return c->net ? cuda_net_sums(c, &k, form) : bring_back_as(c, &k, form);
+    return c->net ? cuda_net_sums(c, &k, &rows, form) : bring_back_as(c, &k, form);
 }
 
 static fathom_err run_rounds(struct cuda_backend *c, const struct moe_ep_args *a, bool has_experts)

@@ -188,10 +188,18 @@ leave_sum(const struct ep_args &a, uint32_t rank, const typename row_value<FORM>
     }
 }
 
+/* Places of each rank in a round that have rows, as the host knows: those from there on have none.
+ */
+struct ep_counts {
+    uint32_t n[PARALLEL_RANKS_MAX];
+};
+
 /* cuda_net_rows - a round's rows to the ranks of all hosts, and those of all to where the experts
  * read
  * cuda_net_sums - what experts here have made of them to the rows' ranks, and own rows' sums */
-fathom_err cuda_net_rows(struct cuda_backend *c, const struct ep_args *k);
-fathom_err cuda_net_sums(struct cuda_backend *c, const struct ep_args *k, enum row_form form);
+fathom_err cuda_net_rows(struct cuda_backend *c, const struct ep_args *k,
+                         const struct ep_counts *rows);
+fathom_err cuda_net_sums(struct cuda_backend *c, const struct ep_args *k,
+                         const struct ep_counts *rows, enum row_form form);
 
 #endif

@@ -1,7 +1,8 @@
 /* moe_ep_net.cu - rounds of moe_ep over ranks on several hosts
  *
- * What the host knows is all that a group of sends is made of, so that recordings hold it: every
- * place of a round travels, to every rank, rows that are there and rows that are not.
+ * What the host knows is all that a group of sends is made of, so that recordings hold it: each
+ * place of a round travels to every rank, whether there is a row or not. In a step that runs as it
+ * is the host knows how many rows each rank has (moe_ep_args.lane_rows), and only these do.
  *
  *   pack    own places: the row and its route, one behind the other; a route of no experts where
  *           there is no row
@@ -42,18 +43,20 @@ __global__ void __launch_bounds__(SEND_THREADS)
     }
 }
 
-/* A block a token: rows [world][n_place][row_units]. */
+/* A block a token: rows [world][n_place][row_units], of which `counts` have come. */
 __global__ void __launch_bounds__(SEND_THREADS)
-    net_arrive_kernel(const GRID_CONSTANT struct ep_args a, const char *rows, uint32_t rank)
+    net_arrive_kernel(const GRID_CONSTANT struct ep_args a,
+                      const GRID_CONSTANT struct ep_counts counts, const char *rows, uint32_t rank)
 {
     const uint32_t token = blockIdx.x, n_unit = row_units(a, a.n_array);
+    const uint32_t source = token / a.n_place, i = token % a.n_place;
     const uint32_t n_input = row_units(a, a.n_input), k = threadIdx.x;
     const char *const row = rows + (size_t)token * n_unit * PEER_UNIT;
     const int32_t *const experts = (const int32_t *)(row + (size_t)n_input * PEER_UNIT);
     const float *const weights =
         (const float *)(row + (size_t)row_units(a, a.n_input + 1) * PEER_UNIT);
     kernel_begin();
-    const bool own = token / a.n_place == rank, has_row = experts[0] >= 0;
+    const bool own = source == rank, has_row = i < counts.n[source] && experts[0] >= 0;
     bool reads = own;
     for (uint32_t e = 0; e < a.n_used && has_row; e++) reads |= a.place[experts[e]] >> 8 == rank;
     for (uint32_t u = k; u < n_input && has_row && reads; u += blockDim.x) {
@@ -124,41 +127,52 @@ __global__ void __launch_bounds__(SUM_THREADS)
 
 /* ---- launches ---- */
 
-fathom_err cuda_net_rows(struct cuda_backend *c, const struct ep_args *k)
+fathom_err cuda_net_rows(struct cuda_backend *c, const struct ep_args *k,
+                         const struct ep_counts *rows)
 {
-    const uint64_t n_byte = (uint64_t)k->n_place * row_units(*k, k->n_array) * PEER_UNIT;
-    char *const rows = c->net_ep.rows, *const own = rows + c->ep.rank * n_byte;
+    const uint64_t row_bytes = (uint64_t)row_units(*k, k->n_array) * PEER_UNIT;
+    const uint64_t stride = k->n_place * row_bytes;
+    const uint32_t *const n_own = &rows->n[c->ep.rank];
+    char *const all = c->net_ep.rows, *const own = all + c->ep.rank * stride;
+    const struct net_side out = {own, 0, row_bytes, n_own, 0};
+    const struct net_side in = {all, stride, row_bytes, rows->n, 1};
     ASSERT(k->n_place <= c->ep.at.ep_rows && row_units(*k, k->n_array) <= c->ep.at.ep_units);
-    TRY(cuda_launch(c, "moe_ep: pack", net_pack_kernel, dim3(k->n_place), SEND_THREADS, 0, *k,
-                    own));
-    TRY(cuda_net_swap(c, &c->ep, own, 0, rows, n_byte));
+    if (*n_own > 0)
+        TRY(cuda_launch(c, "moe_ep: pack", net_pack_kernel, dim3(*n_own), SEND_THREADS, 0, *k,
+                        own));
+    TRY(cuda_net_swap_rows(c, &c->ep, &out, &in));
     return cuda_launch(c, "moe_ep: arrive", net_arrive_kernel, dim3(c->ep.world * k->n_place),
-                       SEND_THREADS, 0, *k, (const char *)rows, c->ep.rank);
+                       SEND_THREADS, 0, *k, *rows, (const char *)all, c->ep.rank);
 }
 
 template <enum row_form FORM>
-static fathom_err bring_back(struct cuda_backend *c, const struct ep_args *k)
+static fathom_err bring_back(struct cuda_backend *c, const struct ep_args *k,
+                             const struct ep_counts *counts)
 {
     typedef typename row_value<FORM>::type value;
     const value *rows = (const value *)c->expert_out;
     const uint32_t n_col = ceil_div(k->n, ep_wire<FORM>::BLOCK_COLUMNS), world = c->ep.world;
-    const uint64_t n_byte = (uint64_t)k->n_place * k->n * ep_wire<FORM>::COLUMN_BYTES;
-    char *const own = c->net_ep.sums, *const others = own + world * n_byte;
+    const uint64_t row_bytes = (uint64_t)k->n * ep_wire<FORM>::COLUMN_BYTES;
+    const uint64_t stride = k->n_place * row_bytes;
+    char *const own = c->net_ep.sums, *const others = own + world * stride;
+    const struct net_side out = {own, stride, row_bytes, counts->n, 1};
+    const struct net_side in = {others, stride, row_bytes, &counts->n[c->ep.rank], 0};
     ASSERT(k->n % ep_wire<FORM>::COLUMNS == 0);
     TRY(cuda_launch(c, "moe_ep: give", net_give_kernel<FORM>, dim3(n_col, world * k->n_place),
                     SUM_THREADS, 0, *k, own, rows));
-    TRY(cuda_net_swap(c, &c->ep, own, n_byte, others, n_byte));
+    TRY(cuda_net_swap_rows(c, &c->ep, &out, &in));
     const uint32_t n_row = k->n_own + k->n_other;
     if (n_row == 0) return FATHOM_OK;
     return cuda_launch(c, "moe_ep: take", net_take_kernel<FORM>, dim3(n_col, n_row), SUM_THREADS, 0,
                        *k, (const char *)own, (const char *)others, rows, c->ep.rank, world);
 }
 
-fathom_err cuda_net_sums(struct cuda_backend *c, const struct ep_args *k, enum row_form form)
+fathom_err cuda_net_sums(struct cuda_backend *c, const struct ep_args *k,
+                         const struct ep_counts *rows, enum row_form form)
 {
     switch (form) {
-    case ROWS_FLOAT: return bring_back<ROWS_FLOAT>(c, k);
-    case ROWS_FLOAT_TO_ROUND: return bring_back<ROWS_FLOAT_TO_ROUND>(c, k);
-    default: return bring_back<ROWS_BF16>(c, k);
+    case ROWS_FLOAT: return bring_back<ROWS_FLOAT>(c, k, rows);
+    case ROWS_FLOAT_TO_ROUND: return bring_back<ROWS_FLOAT_TO_ROUND>(c, k, rows);
+    default: return bring_back<ROWS_BF16>(c, k, rows);
     }
 }
