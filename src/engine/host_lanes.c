@@ -254,6 +254,7 @@ static fathom_err make_meetings(struct host_lanes *l, const struct engine_settin
 {
     enum { PAD = 64, FEW = 64 }; /* values: backends pad rows to less; GPUs send elsewhere */
     const struct model_limits *limits = &s->limits;
+    ASSERT(s->hosts->n_node > 1);
     const uint32_t n_rank = parallel_n_rank(&s->place.parallel);
     const uint32_t n_local = settings_n_rank(s);
     const size_t delta = (size_t)limits->max_token * (config->hidden + PAD);

@@ -475,7 +475,7 @@ INLINE void run_rows(enum pack_kind kind, const struct gemm_call *c)
 #define PANELS(KIND)                                                                               \
     static void panels_##KIND(const struct gemm_call *c, const struct tile_rows *r)                \
     {                                                                                              \
-        if (KIND != PACK_BF16 && r->n_row <= 2)                                                    \
+        if ((KIND) != PACK_BF16 && r->n_row <= 2)                                                  \
             run_rows(KIND, c);                                                                     \
         else                                                                                       \
             run_panels(KIND, c, r);                                                                \
