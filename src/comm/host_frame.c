@@ -81,7 +81,7 @@ void host_hello_write(unsigned char out[HOST_HELLO_BYTES], const struct host_hel
     put(out + 8, h->n_node, 4);
     put(out + 12, (uint64_t)h->lane, 4);
     put(out + 16, h->has_token, 4);
-    put(out + 20, 0, 4);
+    put(out + 20, h->n_page, 4);
     put(out + 24, h->session, 8);
     memcpy(out + 32, h->identity.model.bytes, 32);
     memcpy(out + 64, h->identity.numerics.bytes, 32);
@@ -100,6 +100,7 @@ fathom_err host_hello_read(struct host_hello *out, const unsigned char bytes[HOS
                                .n_node = (uint32_t)get(bytes + 8, 4),
                                .lane = (enum host_lane)lane,
                                .has_token = has_token == 1,
+                               .n_page = (uint32_t)get(bytes + 20, 4),
                                .session = get(bytes + 24, 8)};
     memcpy(out->identity.model.bytes, bytes + 32, 32);
     memcpy(out->identity.numerics.bytes, bytes + 64, 32);
@@ -109,7 +110,7 @@ fathom_err host_hello_read(struct host_hello *out, const unsigned char bytes[HOS
     if (out->n_node < 2 || out->n_node > HOSTS_MAX || out->node_rank >= out->n_node) {
         FAIL(d, FATHOM_EFORMAT, "a greeting of host %u of %u", out->node_rank, out->n_node);
     }
-    if (lane >= HOST_LANE_N || has_token > 1 || get(bytes + 20, 4) != 0) {
+    if (lane >= HOST_LANE_N || has_token > 1) {
         FAIL(d, FATHOM_EFORMAT, "a greeting for lane %u", lane);
     }
     size_t n = 0;

@@ -40,7 +40,7 @@ enum host_frame_type {
 
 enum {
     HOST_FRAME_BYTES = 24,
-    HOST_VERSION = 1, /* changes when any byte changes its meaning */
+    HOST_VERSION = 2, /* changes when any byte changes its meaning */
     HOST_TEXT_MAX = 512,
     HOST_BUILD_BYTES = 32,
     HOST_NONCE_BYTES = 16,
@@ -73,6 +73,7 @@ struct host_hello {
     uint32_t n_node;    /* 2 .. HOSTS_MAX */
     enum host_lane lane;
     bool has_token;
+    uint32_t n_page;  /* of the cache, that a lane has room for */
     uint64_t session; /* of this joining: both lanes tell the same */
     struct identity identity;
     unsigned char nonce[HOST_NONCE_BYTES];

@@ -71,6 +71,7 @@ static void describe(struct host_hello *out, const struct host_self *self, uint6
                                .n_node = self->n_node,
                                .lane = lane,
                                .has_token = self->token.is_set,
+                               .n_page = self->n_page,
                                .session = session,
                                .identity = self->identity};
     const uint64_t nonce[2] = {rng_entropy(), rng_entropy()};

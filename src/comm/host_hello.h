@@ -15,6 +15,7 @@
 struct host_self {
     uint32_t node_rank;
     uint32_t n_node;
+    uint32_t n_page; /* of the cache, that a lane has room for; may differ */
     struct identity identity;
     struct pool_secret token;
     char build[HOST_BUILD_BYTES];

@@ -31,6 +31,7 @@ struct seat {
     uint32_t rank;
     enum seat_state state;
     uint64_t session;
+    uint32_t n_page;
     struct page_link *links[HOST_LANE_N];
     pthread_t thread;
     bool has_thread;
@@ -148,6 +149,13 @@ static fathom_err admit(void *arg, const struct host_hello *peer, fathom_diag *d
     const bool is_half = state == SEAT_HALF && s->session == peer->session;
     pthread_mutex_unlock(&h->lock);
     if (state == SEAT_LOST) FAIL(d, FATHOM_EBUSY, "host 0 still ends its last step");
+    if (peer->n_page < h->c.n_page_min) {
+        FAIL(
+            d, FATHOM_EMISMATCH,
+            "memory: host %u has room for %u pages of the cache, and the longest request takes %u: "
+            "free its memory, or give all hosts a smaller --max-model-len",
+            r, peer->n_page, h->c.n_page_min);
+    }
     if (state == SEAT_JOINED) {
         FAIL(d, FATHOM_EMISMATCH,
              "--node-rank: host %u is there already: give each host a number of its own", r);
@@ -176,6 +184,7 @@ static void seat_host(struct host_hub *h, const struct host_hello *peer, struct 
         empty_seat(s);
         s->state = SEAT_HALF;
         s->session = peer->session;
+        s->n_page = peer->n_page;
         s->links[HOST_LANE_CONTROL] = link;
     } else {
         ASSERT(s->state == SEAT_HALF && !s->has_thread);
@@ -289,6 +298,16 @@ bool host_hub_is_whole(struct host_hub *h)
     return is_whole;
 }
 
+uint32_t host_hub_n_page(struct host_hub *h)
+{
+    uint32_t n_page = h->c.self.n_page;
+    pthread_mutex_lock(&h->lock);
+    for (uint32_t r = 1; r < h->c.self.n_node; r++)
+        n_page = h->seats[r].n_page < n_page ? h->seats[r].n_page : n_page;
+    pthread_mutex_unlock(&h->lock);
+    return n_page;
+}
+
 uint64_t host_hub_generation(struct host_hub *h)
 {
     return atomic_load(&h->generation);
@@ -365,22 +384,25 @@ fail:
     return err;
 }
 
-void host_hub_destroy(struct host_hub *h)
+void host_hub_end(struct host_hub *h)
 {
-    if (!h) return;
-    const uint64_t one = 1;
     pthread_mutex_lock(&h->lock);
     h->c.changed = NULL;
     h->is_whole = false;
     for (uint32_t r = 1; r < h->c.self.n_node; r++) break_seat(&h->seats[r], "host 0 has ended");
     pthread_mutex_unlock(&h->lock);
+}
+
+void host_hub_destroy(struct host_hub *h)
+{
+    if (!h) return;
+    const uint64_t one = 1;
+    host_hub_end(h);
     if (h->stop_fd >= 0 && write(h->stop_fd, &one, sizeof one) < 0) {
         LOG_WARN("hosts", "the link of hosts cannot be woken");
     }
     if (h->has_acceptor) pthread_join(h->acceptor, NULL);
-    pthread_mutex_lock(&h->lock);
-    for (uint32_t r = 1; r < h->c.self.n_node; r++) break_seat(&h->seats[r], "host 0 has ended");
-    pthread_mutex_unlock(&h->lock);
+    host_hub_end(h); /* those that have joined meanwhile */
     clear_lost(h);
     for (uint32_t r = 0; r < HOSTS_MAX; r++) {
         empty_seat(&h->seats[r]);

@@ -29,9 +29,10 @@ enum {
 
 struct host_hub_config {
     struct host_self self;
-    const char *host; /* address to listen on */
-    uint16_t port;    /* 0: any free one */
-    int listen_fd;    /* > 0: listens there already, at that port; the caller's */
+    const char *host;    /* address to listen on */
+    uint16_t port;       /* 0: any free one */
+    uint32_t n_page_min; /* that a host needs room for */
+    int listen_fd;       /* > 0: listens there already, at that port; the caller's */
     /* NULL, or is called when a host has come or is lost: by threads of the hub, under its lock */
     void (*changed)(void *arg);
     void *arg;
@@ -41,6 +42,9 @@ struct host_hub_config {
  * Errors  EINVAL: host; EIO: the port is taken, or a thread cannot start; ENOMEM. */
 fathom_err host_hub_create(struct host_hub **out, const struct host_hub_config *c, fathom_diag *d);
 void host_hub_destroy(struct host_hub *h); /* accepts NULL; tells all hosts */
+
+/* host_hub_end - tells all hosts that host 0 ends; it is never WHOLE again */
+void host_hub_end(struct host_hub *h);
 
 /* host_hub_port - that it listens on */
 uint16_t host_hub_port(const struct host_hub *h);
@@ -55,6 +59,9 @@ bool host_hub_is_whole(struct host_hub *h);
 
 /* host_hub_generation - the newest that has begun; 0: none */
 uint64_t host_hub_generation(struct host_hub *h);
+
+/* host_hub_n_page - pages that the lanes of all hosts have room for. Needs  WHOLE, since then */
+uint32_t host_hub_n_page(struct host_hub *h);
 
 /* host_hub_fault - why it is not WHOLE; any thread */
 void host_hub_fault(struct host_hub *h, char out[HOST_TEXT_MAX + 1]);

@@ -543,12 +543,18 @@ void engine_void_pages(fathom_engine *e)
 }
 
 /* The runner begins anew: no page of the cache holds what it held, and none is copied. Those in the
- * tiers are as good as before. */
+ * tiers are as good as before. A host may have room for fewer pages than this one. */
 static void forget_pages(fathom_engine *e)
 {
+    const uint32_t n_page = e->runner->n_page;
     ASSERT(e->n_flight == 0 && !is_live(e));
     for (uint32_t i = 0; i < e->n_lane; i++) {
         if (e->lanes[i].prefix) prefix_void(e->lanes[i].prefix);
+        if (n_page > 0) page_pool_limit(e->lanes[i].pool, n_page);
+    }
+    if (n_page > 0 && n_page * e->n_lane != e->stats.n_page) {
+        LOG_INFO("engine", "pages=%u, as all hosts have room for; here=%u", n_page, e->info.n_page);
+        e->stats.n_page = e->n_lane * n_page;
     }
     offload_renew(e->offload);
 }

@@ -32,7 +32,7 @@ struct follower {
     size_t room_bytes;
     uint32_t n_room;
     uint32_t i_room; /* of the next WORK; from those before it pages may be copied */
-    uint32_t n_page; /* of the lanes here */
+    uint32_t n_page; /* of a lane */
     uint32_t n_step; /* of a WORK: of each lane here, or the only one */
     struct step steps[PARALLEL_RANKS_MAX];
 };
@@ -114,7 +114,7 @@ static fathom_err obey_page_in(struct follower *f, const struct work *w,
                                const unsigned char *record)
 {
     ASSERT(f->n_room > 1 && w->page < f->n_page);
-    TRY(f->ranks->ops->page_in(f->ranks, w->page, record));
+    TRY(f->ranks->ops->page_in(f->ranks, w->lane * f->n_page + w->page, record));
     if (++f->i_room < f->n_room) return FATHOM_OK;
     f->i_room = 0;
     return f->ranks->ops->sync(f->ranks);
@@ -126,7 +126,7 @@ static fathom_err obey_page_out(struct follower *f, const struct work *w, unsign
 {
     struct step_runner *r = f->ranks;
     fathom_diag why = {{0}};
-    TRY(r->ops->page_out(r, w->page, record));
+    TRY(r->ops->page_out(r, w->lane * f->n_page + w->page, record));
     TRY(r->ops->sync(r));
     if (host_lanes_tell_record(f->lanes, w->page, record, &why) == FATHOM_OK) return FATHOM_OK;
     FAIL(d, FATHOM_EPEER, "host 0 is lost: %s", why.text);
@@ -143,7 +143,7 @@ static fathom_err obey(struct follower *f, size_t n, fathom_diag *d)
     n -= sizeof w;
     if (w.kind != WORK_PAGE_IN && w.kind != WORK_PAGE_OUT) return obey_step(f, &w, at, n, d);
     const uint64_t record_bytes = l->records[l->hosts->node_rank].n_bytes;
-    const bool fits = record_bytes > 0 && w.page < f->n_page && w.n_step == 0;
+    const bool fits = record_bytes > 0 && w.page < f->n_page && w.lane < f->n_step && w.n_step == 0;
     if (fits && w.kind == WORK_PAGE_IN && n == record_bytes) return obey_page_in(f, &w, at);
     if (fits && w.kind == WORK_PAGE_OUT && n == 0 && (l->n_lane > 0 || l->stages))
         return obey_page_out(f, &w, at, d);
@@ -214,7 +214,7 @@ static fathom_err make_rooms(struct follower *f, size_t work_max, fathom_diag *d
     return FATHOM_OK;
 }
 
-fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks, uint32_t n_page,
+fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks,
                        const struct host_self *self, fathom_diag *d)
 {
     const size_t work_max = work_bytes_max(l, ranks);
@@ -225,7 +225,7 @@ fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks, uint32_t
                                          .end_after_us = 1000ull * l->hosts->end_after_ms,
                                          .work_max = (uint32_t)work_max};
     struct follower f = {
-        .lanes = l, .ranks = ranks, .n_page = n_page * work_n_step(l), .n_step = work_n_step(l)};
+        .lanes = l, .ranks = ranks, .n_page = self->n_page, .n_step = work_n_step(l)};
     ASSERT(self->node_rank > 0 && !l->hub && !l->member);
     ASSERT((ranks->max_flight == 1) == !l->stages);
     if (work_max > UINT32_MAX) FAIL(d, FATHOM_ELIMIT, "a step of %zu bytes is too long", work_max);

@@ -9,9 +9,8 @@ struct host_lanes;
 
 /* host_follow - join host 0 and do what it says, again and again, without an end
  *
- *   n_page  of a rank
  * Errors  EMISMATCH: host 0 will not have this host; ECANCEL: told to end; those of a rank. */
-fathom_err host_follow(struct host_lanes *lanes, struct step_runner *ranks, uint32_t n_page,
+fathom_err host_follow(struct host_lanes *lanes, struct step_runner *ranks,
                        const struct host_self *self, fathom_diag *d);
 
 #endif

@@ -76,7 +76,6 @@ fathom_err host_lanes_await_drawn(struct host_lanes *l, uint32_t lane, const str
  * for; where there is one stage, between steps
  * host_lanes_await_record - host 0's, of one stage: the same, to `to`
  *
- *   page  of the host's lanes
  * Errors  as above. */
 fathom_err host_lanes_tell_record(struct host_lanes *l, uint32_t page, const void *record,
                                   fathom_diag *d);
@@ -96,7 +95,8 @@ struct work {
     uint32_t kind;
     uint32_t block;  /* of stages */
     uint32_t n_step; /* 0 of a page */
-    uint32_t page;   /* of the host's lanes */
+    uint32_t lane;   /* of the host, which has the page */
+    uint32_t page;
 };
 
 /* work_n_step - steps of a host: its lanes', or the only one */

@@ -51,6 +51,7 @@ static void destroy(struct step_runner *base)
     struct host_runner *r = runner_of(base);
     if (!r) return;
     if (r->lanes->stages) stage_net_end(r->lanes->stages);
+    host_hub_end(r->lanes->hub);      /* NCCL wants ranks of one machine to part at once */
     r->ranks->ops->destroy(r->ranks); /* no step is under way: its lanes are idle */
     host_lanes_destroy(r->lanes);
     free_parts(r);
@@ -198,18 +199,20 @@ static fathom_err sync_ranks(struct step_runner *base)
 
 /* ---- pages ---------------------------------------------------------------------------------- */
 
-/* The host that has a page, of lanes, and the page's number there. */
+/* The host that has a page, of lanes, and the lane there. */
 struct place {
     uint32_t host;
+    uint32_t lane;
     uint32_t page;
 };
 
 static struct place place_of(const struct host_runner *r, uint32_t page)
 {
-    const uint32_t n = r->lanes->n_local_lane * r->base.lane_pages; /* 0: all hosts have it */
-    if (n == 0) return (struct place){0, page};
-    ASSERT(page / n < r->lanes->hosts->n_node);
-    return (struct place){page / n, page % n};
+    const uint32_t n = r->lanes->n_local_lane; /* 0: all hosts have it */
+    if (n == 0) return (struct place){0, 0, page};
+    const uint32_t lane = page / r->base.lane_pages;
+    ASSERT(lane < r->base.n_lane);
+    return (struct place){lane / n, lane % n, page % r->base.lane_pages};
 }
 
 /* A host's part of a record, or all of it. */
@@ -246,7 +249,7 @@ static fathom_err page_out(void *runner, uint32_t page, void *to)
 {
     struct host_runner *r = runner;
     const struct place at = place_of(r, page);
-    const struct work w = {.kind = WORK_PAGE_OUT, .page = at.page};
+    const struct work w = {.kind = WORK_PAGE_OUT, .lane = at.lane, .page = at.page};
     const struct link_part part = {&w, sizeof w};
     if (at.host > 0) {
         TRY(host_hub_tell_one(r->lanes->hub, at.host, &part, 1));
@@ -262,7 +265,7 @@ static fathom_err page_in(void *runner, uint32_t page, const void *from)
 {
     struct host_runner *r = runner;
     const struct place at = place_of(r, page);
-    const struct work w = {.kind = WORK_PAGE_IN, .page = at.page};
+    const struct work w = {.kind = WORK_PAGE_IN, .lane = at.lane, .page = at.page};
     if (r->is_filling) TRY(sync_ranks(&r->base));
     if (at.host > 0) return tell_page(r, at.host, &w, from);
     for (uint32_t i = 1; r->lanes->n_lane == 0 && i < r->lanes->hosts->n_node; i++)
@@ -301,6 +304,7 @@ static fathom_err rejoin(struct step_runner *base, fathom_diag *d)
     r->flights.n = 0;
     r->is_filling = false;
     TRY(host_hub_gather(l->hub, d));
+    base->n_page = host_hub_n_page(l->hub);
     err = l->stages ? FATHOM_OK : r->ranks->ops->connect(r->ranks);
     if (err) FAIL(d, err, "%s", fault(base));
     if (!l->stages) return FATHOM_OK;
@@ -370,12 +374,13 @@ static fathom_err make_lanes(struct host_runner *r, uint32_t n_page, fathom_diag
 }
 
 fathom_err host_runner_create(struct step_runner **out, struct host_lanes *lanes,
-                              struct step_runner *ranks, uint32_t n_page,
-                              const struct host_self *self, fathom_diag *d)
+                              struct step_runner *ranks, const struct host_self *self,
+                              uint32_t n_page_min, fathom_diag *d)
 {
     const struct host_hub_config c = {.self = *self,
                                       .host = lanes->address.host,
                                       .port = lanes->address.port,
+                                      .n_page_min = n_page_min,
                                       .listen_fd = lanes->address.listen_fd,
                                       .changed = tell_change,
                                       .arg = lanes};
@@ -393,7 +398,7 @@ fathom_err host_runner_create(struct step_runner **out, struct host_lanes *lanes
     r->lanes = lanes;
     r->work = mem_alloc(work_bytes_max(lanes, ranks));
     if (!r->work) err = diag_fail(d, err, "no memory for steps of %u hosts", self->n_node);
-    if (r->work) err = lanes->n_lane > 0 ? make_lanes(r, n_page, d) : FATHOM_OK;
+    if (r->work) err = lanes->n_lane > 0 ? make_lanes(r, self->n_page, d) : FATHOM_OK;
     if (!err) err = host_hub_create(&lanes->hub, &c, d);
     if (err) {
         free_parts(r);

@@ -19,12 +19,12 @@ struct host_lanes;
 
 /* host_runner_create - host 0's, AWAY, over the ranks that run here
  *
- *   n_page  of a rank
+ *   n_page_min  that the longest request takes
  * Owns    lanes and ranks on success.
  * Errors  EIO: the port is taken; ENOMEM. */
 fathom_err host_runner_create(struct step_runner **out, struct host_lanes *lanes,
-                              struct step_runner *ranks, uint32_t n_page,
-                              const struct host_self *self, fathom_diag *d);
+                              struct step_runner *ranks, const struct host_self *self,
+                              uint32_t n_page_min, fathom_diag *d);
 
 /* host_runner_on_change - whom to tell when a host has come or is lost; any thread calls it */
 void host_runner_on_change(struct step_runner *r, void (*changed)(void *arg), void *arg);

@@ -288,13 +288,15 @@ static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *
     return FATHOM_OK;
 }
 
-/* What this host says of itself. Hosts have the same model, bits and sizes of steps. */
+/* What this host says of itself. Hosts have the same model, bits and sizes of steps; of pages as
+ * many are used as all have. */
 static void describe_host(struct host_self *out, struct opening *p)
 {
     const struct engine_settings *s = &p->settings;
     const struct model_limits *l = &s->limits;
     *out = (struct host_self){.node_rank = s->hosts->node_rank,
                               .n_node = s->hosts->n_node,
+                              .n_page = p->plan.n_page,
                               .token = p->lanes->address.token};
     (void)snprintf(out->build, sizeof out->build, "fathom %s", FATHOM_VERSION);
     end_digest(&p->source.weights, p->digest, checkpoint_where(p->checkpoint));
@@ -306,7 +308,6 @@ static void describe_host(struct host_self *out, struct opening *p)
                               l->max_logit_row,
                               l->with_mtp,
                               s->n_draft,
-                              p->plan.n_page,
                               p->plan.n_ram_page > 0,
                               s->n_vocab_used,
                               s->place.parallel.tp.size,
@@ -323,7 +324,8 @@ static fathom_err lead(struct opening *p, fathom_diag *d)
     struct step_runner *ranks = p->runner;
     if (!p->settings.hosts) return FATHOM_OK;
     describe_host(&self, p);
-    TRY(host_runner_create(&p->runner, p->lanes, ranks, p->plan.n_page, &self, d));
+    TRY(host_runner_create(&p->runner, p->lanes, ranks, &self,
+                           request_n_page(p->settings.limits.max_context), d));
     p->lanes = NULL;
     return FATHOM_OK;
 }
@@ -337,7 +339,7 @@ fathom_err fathom_follow(const fathom_options *o, fathom_diag *d)
     TRY_GOTO(load(&p, o, d), done);
     describe_host(&self, &p);
     if (o->hosts->on_loaded) o->hosts->on_loaded(o->hosts->on_loaded_arg);
-    err = host_follow(p.lanes, p.runner, p.plan.n_page, &self, d);
+    err = host_follow(p.lanes, p.runner, &self, d);
 done:
     close_opening(&p);
     return err;

@@ -96,7 +96,8 @@ struct step_runner_ops {
     fathom_err (*connect)(struct step_runner *r);
     /* Of several hosts; NULL: there is one. is_away: a host is not there, so that no step can be
      * launched; any thread. rejoin, with no step under way: EPEER names who is missing; OK: all are
-     * there, and no page of the cache holds what it held. Other errors are final. */
+     * there, no page of the cache holds what it held, and n_page is written. Other errors are
+     * final. */
     bool (*is_away)(struct step_runner *r);
     fathom_err (*rejoin)(struct step_runner *r, fathom_diag *d);
 
@@ -121,6 +122,7 @@ struct step_runner {
                             histories */
     uint32_t n_lane;     /* 0: one, whose block is host */
     uint32_t lane_pages; /* of several */
+    uint32_t n_page;     /* of several hosts, from rejoin on: that a lane of each has room for */
     void **hosts;        /* [n_lane] of several: their blocks, as host, which is the first */
 };
 

@@ -53,7 +53,8 @@ struct page_list {
 
 struct page_pool {
     uint32_t n_page;
-    struct page *pages; /* [n_page] */
+    uint32_t n_page_max;
+    struct page *pages; /* [n_page_max] */
     struct page_list free;
     struct page_list cached;
     void (*evicted)(void *arg, uint32_t page);
@@ -91,6 +92,12 @@ static void remove_from(struct page_pool *p, struct page_list *l, uint32_t page)
     l->n--;
 }
 
+static void free_all(struct page_pool *p)
+{
+    p->free = (struct page_list){NO_PAGE, NO_PAGE, 0};
+    for (uint32_t i = p->n_page; i-- > 0;) push_front(p, &p->free, i);
+}
+
 fathom_err page_pool_create(struct page_pool **out, uint32_t n_page, fathom_diag *d)
 {
     *out = NULL;
@@ -106,9 +113,9 @@ fathom_err page_pool_create(struct page_pool **out, uint32_t n_page, fathom_diag
         page_pool_destroy(p);
         FAIL(d, FATHOM_ENOMEM, "no memory for %u page entries", n_page);
     }
-    p->free = (struct page_list){NO_PAGE, NO_PAGE, 0};
+    p->n_page_max = n_page;
     p->cached = (struct page_list){NO_PAGE, NO_PAGE, 0};
-    for (uint32_t i = n_page; i-- > 0;) push_front(p, &p->free, i);
+    free_all(p);
     *out = p;
     return FATHOM_OK;
 }
@@ -118,6 +125,13 @@ void page_pool_destroy(struct page_pool *p)
     if (!p) return;
     mem_free(p->pages);
     mem_free(p);
+}
+
+void page_pool_limit(struct page_pool *p, uint32_t n_page)
+{
+    ASSERT(n_page >= 1 && n_page <= p->n_page_max && p->free.n == p->n_page);
+    p->n_page = n_page;
+    free_all(p);
 }
 
 void page_pool_on_evict(struct page_pool *p, void (*evicted)(void *arg, uint32_t page), void *arg)

@@ -23,6 +23,13 @@ enum page_state { PAGE_FREE, PAGE_HELD, PAGE_CACHED };
 fathom_err page_pool_create(struct page_pool **out, uint32_t n_page, fathom_diag *d);
 void page_pool_destroy(struct page_pool *p); /* accepts NULL */
 
+/* page_pool_limit - pages are numbers in [0, n_page) from now on
+ *
+ *   n_page  1 to what the pool was created with
+ * Needs  all pages FREE.
+ * Cost   O(n_page). */
+void page_pool_limit(struct page_pool *p, uint32_t n_page);
+
 /* page_pool_on_evict - evicted(arg, page) is called when page_pool_take is about to hand out a page
  * that was CACHED: whoever finds the page by its content must forget it. NULL: nobody.
  *

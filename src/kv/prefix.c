@@ -62,14 +62,13 @@ struct node {
 };
 
 struct prefix_cache {
-    uint32_t n_page;
     uint32_t n_published;
     uint32_t n_key_id;    /* 64, or 65 with the token after the page */
     uint32_t bucket_mask; /* buckets are a power of two */
     struct page_pool *pool;
-    struct node *nodes;  /* [n_page] */
+    struct node *nodes;  /* of each page */
     uint32_t *buckets;   /* [bucket_mask + 1] first node; NO_PAGE: empty */
-    uint32_t *n_seen;    /* [n_page] scratch of prefix_check */
+    uint32_t *n_seen;    /* likewise; scratch of prefix_check */
     struct tiers *tiers; /* NULL: none */
     uint32_t first_page; /* page 0 is this one to the tiers */
     uint32_t first_offered, last_offered;
@@ -206,7 +205,6 @@ fathom_err prefix_create(struct prefix_cache **out, struct page_pool *pool, bool
     uint32_t n_page = page_pool_n_page(pool);
     uint32_t n_bucket = 1;
     while (n_bucket < n_page) n_bucket *= 2;
-    c->n_page = n_page;
     c->n_key_id = KV_PAGE_TOKENS + with_next;
     c->bucket_mask = n_bucket - 1;
     c->nodes = mem_calloc(n_page, sizeof *c->nodes);
@@ -331,7 +329,7 @@ void prefix_end_answer(struct prefix_cache *c, uint32_t page)
 
 void prefix_void(struct prefix_cache *c)
 {
-    for (uint32_t page = 0; page < c->n_page; page++) {
+    for (uint32_t page = 0; page < page_pool_n_page(c->pool); page++) {
         if (!c->nodes[page].published) continue;
         ASSERT(page_pool_state(c->pool, page) == PAGE_CACHED);
         page_pool_keep(c->pool, page, false);
@@ -472,7 +470,7 @@ void prefix_share(struct prefix_cache *c, uint32_t page, uint64_t until_us, bool
 
 uint32_t prefix_n_margin(const struct prefix_cache *c)
 {
-    return c->n_page / MARGIN_PART;
+    return page_pool_n_page(c->pool) / MARGIN_PART;
 }
 
 bool prefix_is_due(const struct prefix_cache *c)
@@ -520,7 +518,7 @@ static void check_node(const struct prefix_cache *c, uint32_t page)
     ASSERT(search(c, *bucket_of(c, &k), &k) == page);
     if (n->parent == NO_PAGE) return;
     ASSERT(n->salt == 0);
-    ASSERT(n->parent < c->n_page && c->nodes[n->parent].published);
+    ASSERT(n->parent < page_pool_n_page(c->pool) && c->nodes[n->parent].published);
     ASSERT(state == PAGE_CACHED || page_pool_state(c->pool, n->parent) == PAGE_HELD);
     c->n_seen[n->parent]++;
 }
@@ -540,8 +538,8 @@ static void check_offered(const struct prefix_cache *c)
 void prefix_check(struct prefix_cache *c)
 {
     uint32_t n_published = 0;
-    for (uint32_t i = 0; i < c->n_page; i++) c->n_seen[i] = 0;
-    for (uint32_t i = 0; i < c->n_page; i++) {
+    for (uint32_t i = 0; i < page_pool_n_page(c->pool); i++) c->n_seen[i] = 0;
+    for (uint32_t i = 0; i < page_pool_n_page(c->pool); i++) {
         if (c->nodes[i].published) {
             check_node(c, i);
             n_published++;
@@ -550,7 +548,7 @@ void prefix_check(struct prefix_cache *c)
         }
     }
     ASSERT(n_published == c->n_published);
-    for (uint32_t i = 0; i < c->n_page; i++) {
+    for (uint32_t i = 0; i < page_pool_n_page(c->pool); i++) {
         ASSERT(!c->nodes[i].published || c->nodes[i].n_child == c->n_seen[i]);
     }
     uint32_t n_linked = 0;
@@ -580,7 +578,7 @@ fathom_err prefix_dump(const struct prefix_cache *c, struct buf *out)
     TRY(buf_printf(out, "prefix cache: %u pages", c->n_published));
     if (c->tiers) TRY(buf_printf(out, ", %u without a copy", c->n_offered));
     TRY(buf_printf(out, "\n"));
-    for (uint32_t i = 0; i < c->n_page; i++) {
+    for (uint32_t i = 0; i < page_pool_n_page(c->pool); i++) {
         const struct node *n = &c->nodes[i];
         if (!n->published) continue;
         if (n->parent == NO_PAGE) {

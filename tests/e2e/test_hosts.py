@@ -105,28 +105,37 @@ def answers(server):
     return [(c["text"], c["logprobs"]) for c in out]
 
 
-def check_same(cut, alone, *more, n=2):
-    """Of n hosts as of one with the flags `alone`, from the prefix cache too."""
+def n_page(server):
+    return sum(v for k, v in server.metrics().items() if k.startswith("fathom_pages{"))
+
+
+def check_same(cut, alone, *more, n=2, other=()):
+    """Of n hosts as of one with the flags `alone`, from the prefix cache too. The other hosts have flags besides."""
     server = Server(*FLAGS, *alone, *more)
     want = answers(server)
     server.stop()
     port = free_port()
-    others = [Follower(port, *cut, *more, rank=i, n=n) for i in range(1, n)]
+    others = [Follower(port, *cut, *more, *other, rank=i, n=n) for i in range(1, n)]
     first = Server(*FLAGS, *cut, *of_hosts(port, 0, n), *more)
     wait_until(lambda: ready(first)[0] == 200)
     assert answers(first) == want
     assert answers(first) == want
     hits = sum(v for k, v in first.metrics().items() if k.startswith("vllm:prefix_cache_hits"))
     assert hits > 0
+    pages = n_page(first)
     assert first.stop() == 0
-    for other in others:
-        wait_until(lambda: "host 0 has ended" in other.text())
-        other.kill()
+    for follower in others:
+        wait_until(lambda: "host 0 has ended" in follower.text())
+        follower.kill()
+    return pages
 
 
 def same():
     check_same(RANKS, RANKS)
     check_same(RANKS, RANKS, *DRAFTS)
+    # of pages as many are used as the host that has fewest has
+    few, fewer = ("--kv-cache-memory-bytes", "30M"), ("--kv-cache-memory-bytes", "20M")
+    assert 16 <= check_same(RANKS, RANKS, *few, other=fewer) <= 20e6 / 30e6 * check_same(RANKS, RANKS, *few)
 
 
 def stages():

@@ -57,6 +57,36 @@ static void wait_for_loss(struct host_hub *h)
     while (host_hub_is_whole(h)) assert_true(keep_waiting(&end_us));
 }
 
+/* Pages are as many as all have room for; who has too few for one request is refused. */
+static void a_host_may_have_room_for_fewer_pages(void **state)
+{
+    struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    struct host_hub *h;
+    fathom_diag d = {{0}};
+    (void)state;
+    zero.n_page = 20;
+    one.n_page = 9;
+    const struct host_hub_config c = {.self = zero, .host = "127.0.0.1", .n_page_min = 9};
+    assert_int_equal(host_hub_create(&h, &c, NULL), FATHOM_OK);
+    struct host_member *m = open_member(&one, host_hub_port(h));
+    assert_int_equal(host_member_join(m, NULL), FATHOM_OK);
+    gather(h);
+    assert_int_equal(host_hub_n_page(h), 9);
+    host_hub_end(h);
+    assert_false(host_hub_is_whole(h));
+    host_member_destroy(m);
+    host_hub_destroy(h);
+    assert_int_equal(host_hub_create(&h, &c, NULL), FATHOM_OK);
+    one.n_page = 8;
+    m = open_member(&one, host_hub_port(h));
+    assert_int_equal(host_member_join(m, &d), FATHOM_EMISMATCH);
+    assert_non_null(strstr(d.text, "memory: host 1 has room for 8 pages of the cache, and the "
+                                   "longest request takes 9: free its memory, or give all hosts a "
+                                   "smaller --max-model-len"));
+    host_member_destroy(m);
+    host_hub_destroy(h);
+}
+
 static void expect_go(struct host_member *m, uint64_t generation)
 {
     struct host_frame f;
@@ -385,6 +415,7 @@ int main(void)
         cmocka_unit_test(a_host_that_is_to_end_stays_as_long_as_host_0_does),
         cmocka_unit_test(a_frame_comes_back_and_any_bit_is_seen),
         cmocka_unit_test(a_host_joins_is_told_and_sends_over_its_data_lane),
+        cmocka_unit_test(a_host_may_have_room_for_fewer_pages),
         cmocka_unit_test(each_difference_is_named),
         cmocka_unit_test(hosts_with_one_token_join),
         cmocka_unit_test(a_host_that_comes_twice_is_refused_the_second_time),

@@ -79,6 +79,25 @@ static void pages_run_out_and_come_back(void **state)
     page_pool_destroy(p);
 }
 
+static void a_limited_pool_gives_its_first_pages(void **state)
+{
+    struct page_pool *p = make_pool(8);
+    uint32_t page;
+    (void)state;
+    for (uint32_t limit = 3; limit <= 8; limit += 5) {
+        page_pool_limit(p, limit);
+        page_pool_check(p);
+        assert_int_equal(page_pool_n_page(p), limit);
+        for (uint32_t i = 0; i < limit; i++) {
+            assert_true(page_pool_take(p, &page));
+            assert_int_equal(page, i);
+        }
+        assert_false(page_pool_take(p, &page));
+        for (uint32_t i = 0; i < limit; i++) page_pool_give(p, i);
+    }
+    page_pool_destroy(p);
+}
+
 static void the_last_page_given_is_taken_first(void **state)
 {
     (void)state;
@@ -228,6 +247,7 @@ int main(void)
         cmocka_unit_test(sizes_out_of_range_are_refused),
         cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(pages_run_out_and_come_back),
+        cmocka_unit_test(a_limited_pool_gives_its_first_pages),
         cmocka_unit_test(the_last_page_given_is_taken_first),
         cmocka_unit_test(a_shared_page_lives_until_its_last_holder),
         cmocka_unit_test(kept_pages_are_evicted_oldest_first_and_last_of_all),

@@ -212,7 +212,9 @@ fathom_err net_connect(struct cuda_net *n)
 {
     struct nccl_id id;
     char why[200] = "";
-    ASSERT(state_of(n) == NET_PARTED && !n->comm);
+    const enum net_state before = state_of(n);
+    if (before == NET_BREAKING || before == NET_BROKEN) return net_check(n); /* see net_renew */
+    ASSERT(before == NET_PARTED && !n->comm);
     TRY(share_id(n, &id));
     struct nccl_config config = nccl_config_make();
     pthread_mutex_lock(&n->lock);
@@ -299,6 +301,10 @@ void net_renew(struct cuda_net *n)
     if (n->state == NET_PARTED) {
         n->err = FATHOM_OK;
         n->fault[0] = '\0';
+    } else {
+        n->err = FATHOM_EDEVICE;
+        (void)snprintf(n->fault, sizeof n->fault, "NCCL has kept its communicator for %d ms",
+                       LEAVE_MS);
     }
     pthread_mutex_unlock(&n->lock);
     host_rank_renew(&n->hosts);

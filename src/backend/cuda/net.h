@@ -59,7 +59,8 @@ fathom_err net_check(struct cuda_net *n);
 
 /* net_part - kernels that wait end soon; nothing is sent until net_connect
  * net_abandon - the same, and ranks of this process that wait for this one give up; any thread
- * net_renew - PARTED; waits for the communicator to be gone. Needs: no recording is left */
+ * net_renew - PARTED; waits for the communicator to be gone, 20 s at most: net_connect is EDEVICE
+ * then. Needs: no recording is left */
 void net_part(struct cuda_net *n);
 void net_abandon(struct cuda_net *n);
 void net_renew(struct cuda_net *n);
