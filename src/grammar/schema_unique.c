@@ -84,7 +84,7 @@ static uint32_t put_comma(struct grammar_builder *b, uint32_t after)
 static void put_orders(struct grammar_builder *b, uint32_t begin, const json_t *values,
                        uint32_t min, uint32_t max, uint32_t close)
 {
-    uint32_t after[1u << ORDERS_MAX];
+    uint32_t after[1u << ORDERS_MAX] = {0};
     const uint32_t n = (uint32_t)json_array_size(values);
     for (uint32_t set = 1; set < 1u << n; set++) after[set] = grammar_add_state(b);
     for (uint32_t set = 0; set < 1u << n; set++) {
