@@ -14,7 +14,7 @@
  *    tokens are cut into steps.
  *  - Rows of the cache beyond a request's positions are never read: they may hold NaN.
  *  - Several ranks (parallel.h) compute a step together. Along tp reduce_norm, head and sample add
- *    up their parts; all else is equal. Along dp each has rows of its own; moe_ep alone joins them.
+ *    up their parts; all else is equal. Along dp each has rows of its own: moe_ep and share_rows.
  *
  * Dimension letters: T tokens of the step, R requests, D hidden, H heads of this rank, E experts,
  * K selected, V vocabulary.
@@ -189,8 +189,7 @@ struct backend_ops {
     void (*graph_destroy)(struct backend *b, struct graph *g);
     /* The message of the first device error, "" when there is none. */
     const char *(*fault)(struct backend *b);
-    /* A number that changes as the work of a step gets on, read from any thread; NULL where that
-     * cannot be told before the step is done. */
+    /* A number that changes as the work of a step gets on; any thread. NULL: not before its end. */
     uint64_t (*progress)(const struct backend *b);
     /* What this rank has waited for the others so far, or up to the last step that drew; any
      * thread. */
@@ -231,6 +230,7 @@ struct backend_ops {
     fathom_err (*reduce_norm)(struct backend *b, const struct reduce_norm_args *a);
     fathom_err (*mla_front)(struct backend *b, const struct mla_front_args *a);
     fathom_err (*index_topk)(struct backend *b, const struct index_topk_args *a);
+    fathom_err (*share_rows)(struct backend *b, const struct share_rows_args *a); /* NULL: never */
     fathom_err (*mla_attend)(struct backend *b, const struct mla_attend_args *a);
     fathom_err (*mla_out)(struct backend *b, const struct mla_out_args *a);
     fathom_err (*ffn)(struct backend *b, const struct ffn_args *a);

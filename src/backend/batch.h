@@ -17,7 +17,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "backend/parallel.h"
 #include "kv/layout.h"
+
+/* Cache rows of one request that ranks with rows of their own bring to each other: each has pages
+ * for the request, and the rows of a run of its positions. */
+struct share_segment {
+    uint32_t rank; /* who has them */
+    uint32_t n_row;
+};
+
+enum { SHARE_SEGMENTS_MAX = PARALLEL_RANKS_MAX + 1 };
+struct batch_share {
+    uint32_t request; /* of this rank's batch: a row of its page_table */
+    uint32_t first;   /* positions [first, first + n_row), equal on all ranks as all below */
+    uint32_t n_row;
+    uint32_t n_segment;
+    struct share_segment segments[SHARE_SEGMENTS_MAX]; /* one behind the other */
+};
 
 struct batch {
     uint32_t n_token;          /* T >= 1 */
@@ -29,6 +46,7 @@ struct batch {
                              >= T, equal on all; else it has no meaning */
     const uint32_t *lane_rows; /* host: T of each rank, or lane, with rows of its own; NULL: none
                                   has, or they are not known */
+    const struct batch_share *share; /* host: what the step shares, of each layer; NULL: nothing */
     uint32_t max_context; /* largest pos + 1 in the step, host's knowledge for choosing kernels */
     uint32_t page_stride; /* entries of page_table per request */
     const int32_t *ids; /* i32 [T]      device; token ids; ~k: what row k drew in the step before */

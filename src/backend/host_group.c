@@ -442,3 +442,53 @@ fathom_err host_share_draws(struct host_rank *r, const struct sample_args *a)
     }
     return host_part(r);
 }
+
+/* Where a position's latent row and index key lie in a cache. */
+struct cache_row {
+    char *latent, *key, *scale;
+};
+
+static struct cache_row cache_row_of(const struct share_rows_args *a, uint32_t position)
+{
+    const struct kv_layout *l = &a->kv->layout;
+    const uint32_t page = (uint32_t)a->pages[position / KV_PAGE_TOKENS];
+    const uint32_t i = position % KV_PAGE_TOKENS;
+    const uint32_t key_bytes = l->type == KV_TYPE_F32 ? KV_INDEX_ROW_BYTES_F32 : KV_INDEX_DIM;
+    ASSERT(page < a->kv->n_page);
+    char *record = (char *)a->kv->base + page * l->page_bytes;
+    char *index = record + kv_index_offset(l, a->layer);
+    return (struct cache_row){.latent =
+                                  record + kv_latent_offset(l, a->layer) + (size_t)i * l->row_bytes,
+                              .key = index + (size_t)i * key_bytes,
+                              .scale = index + KV_INDEX_SCALES_OFFSET + (size_t)i * sizeof(float)};
+}
+
+static void copy_cache_row(const struct share_rows_args *to, const struct share_rows_args *from,
+                           uint32_t position)
+{
+    const struct kv_layout *l = &to->kv->layout;
+    const struct cache_row t = cache_row_of(to, position), f = cache_row_of(from, position);
+    memcpy(t.latent, f.latent, l->row_bytes);
+    if (!l->has_index) return;
+    memcpy(t.key, f.key, l->type == KV_TYPE_F32 ? KV_INDEX_ROW_BYTES_F32 : KV_INDEX_DIM);
+    if (l->type != KV_TYPE_F32) memcpy(t.scale, f.scale, sizeof(float));
+}
+
+fathom_err host_share_rows(struct host_rank *r, const struct share_rows_args *a)
+{
+    const struct batch_share *s = a->share;
+    const struct host_place place = {.op = "share_rows", .layer = a->layer, .n_row = s->n_row};
+    const void *const *all;
+    if (!r->group) return FATHOM_OK; /* one rank has all rows */
+    ASSERT(!r->group->net);
+    TRY(host_meet(r, &place, a, &all));
+    uint32_t position = s->first;
+    for (uint32_t i = 0; i < s->n_segment; i++) {
+        const uint32_t end = position + s->segments[i].n_row, rank = s->segments[i].rank;
+        ASSERT(rank < r->n_rank);
+        for (; position < end && rank != r->rank; position++)
+            copy_cache_row(a, all[rank], position);
+        position = end;
+    }
+    return host_part(r);
+}

@@ -137,4 +137,8 @@ fathom_err host_gather_logits(struct host_rank *r, const float *own, size_t stri
 /* host_share_draws - what each row's owner has drawn, to all ranks */
 fathom_err host_share_draws(struct host_rank *r, const struct sample_args *a);
 
+/* host_share_rows - share_rows (op_attn.h) between caches in the memory of this process
+ * Needs   a group of all ranks without a net, or none. */
+fathom_err host_share_rows(struct host_rank *r, const struct share_rows_args *a);
+
 #endif

@@ -85,6 +85,20 @@ void op_check_mla_front(const struct backend_config *c, const struct mla_front_a
     ASSERT(!a->want_index_query || c->index_n_head > 0);
 }
 
+void op_check_share_rows(const struct backend_config *c, const struct share_rows_args *a)
+{
+    const struct batch_share *s = a->share;
+    uint32_t n = 0;
+    check_cache(c, a->kv, a->layer);
+    ASSERT(c->parallel.tp.size == 1 && a->pages && s);
+    ASSERT(s->n_segment >= 1 && s->n_segment <= parallel_n_peer(&c->parallel) + 1);
+    for (uint32_t i = 0; i < s->n_segment; i++) {
+        ASSERT(s->segments[i].rank < parallel_n_peer(&c->parallel));
+        n += s->segments[i].n_row;
+    }
+    ASSERT(n >= 1 && n == s->n_row && s->first + n <= c->max_context);
+}
+
 void op_check_index_topk(const struct backend_config *c, const struct index_topk_args *a)
 {
     ASSERT(c->index_n_head > 0);

@@ -20,6 +20,8 @@ struct fixture {
     struct embed_args embed;
     struct reduce_norm_args reduce_norm;
     struct mla_front_args mla_front;
+    struct batch_share share;
+    struct share_rows_args share_rows;
     struct index_topk_args index_topk;
     struct mla_attend_args mla_attend;
     struct mla_out_args mla_out;
@@ -88,6 +90,10 @@ static void set_up(struct fixture *f)
                                              .query = buffer(0),
                                              .select = buffer(1),
                                              .out = buffer(2)};
+    f->share = (struct batch_share){
+        .first = 5, .n_row = 7, .n_segment = 2, .segments = {{.n_row = 3}, {.n_row = 4}}};
+    f->share_rows =
+        (struct share_rows_args){.kv = &f->kv, .layer = 1, .pages = ints, .share = &f->share};
     f->mla_out =
         (struct mla_out_args){.w = weight(), .batch = &f->batch, .z = buffer(0), .y = buffer(1)};
     f->ffn = (struct ffn_args){.w = weight(), .x = buffer(0), .y = buffer(1), .n_token = 5};
@@ -126,6 +132,7 @@ static void set_up(struct fixture *f)
     X(embed)                                                                                       \
     X(reduce_norm)                                                                                 \
     X(mla_front)                                                                                   \
+    X(share_rows)                                                                                  \
     X(index_topk)                                                                                  \
     X(mla_attend)                                                                                  \
     X(mla_out)                                                                                     \
@@ -193,6 +200,11 @@ struct broken {
     X(mla_attend, select, f->c.index_topk = 0, "index_topk")                                       \
     X(mla_attend, has_index, f->kv.layout.has_index = false, "has_index")                          \
     X(mla_attend, pos, f->batch.pos = NULL, "batch->pos")                                          \
+    X(share_rows, layer, f->share_rows.layer = 9, "layer")                                         \
+    X(share_rows, pages, f->share_rows.pages = NULL, "a->pages")                                   \
+    X(share_rows, rank, f->share.segments[0].rank = 1, "rank")                                     \
+    X(share_rows, rows, f->share.n_row = 8, "n == s->n_row")                                       \
+    X(share_rows, context, f->share.first = f->c.max_context - 6, "max_context")                   \
     X(mla_out, batch, f->mla_out.batch = NULL, "batch")                                            \
     X(mla_out, tokens, f->batch.n_token = 0, "n_token")                                            \
     X(mla_out, weight, f->mla_out.w = NULL, "a->w")                                                \

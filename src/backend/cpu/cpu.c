@@ -60,6 +60,12 @@ static void get_waits(const struct backend *b, struct rank_waits *out)
     host_peers_waits(&((const struct cpu_backend *)b)->peers, out);
 }
 
+static fathom_err share_rows(struct backend *b, const struct share_rows_args *a)
+{
+    op_check_share_rows(&cpu_of(b)->c, a);
+    return host_share_rows(&peers_of(b)->experts, a);
+}
+
 static const char *fault(struct backend *b)
 {
     return host_peers_fault(peers_of(b));
@@ -258,6 +264,7 @@ static const struct backend_ops cpu_ops = {
     .embed = cpu_embed,
     .reduce_norm = cpu_reduce_norm,
     .mla_front = cpu_mla_front,
+    .share_rows = share_rows,
     .index_topk = cpu_index_topk,
     .mla_attend = cpu_mla_attend,
     .mla_out = cpu_mla_out,

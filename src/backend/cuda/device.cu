@@ -338,6 +338,7 @@ static constexpr struct backend_ops make_ops(void)
     o.spread_rows = cuda_spread_rows;
     o.reduce_norm = cuda_reduce_norm;
     o.mla_front = cuda_mla_front;
+    o.share_rows = cuda_share_rows;
     o.index_topk = cuda_index_topk;
     o.mla_attend = cuda_mla_attend;
     o.mla_out = cuda_mla_out;

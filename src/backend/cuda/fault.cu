@@ -6,7 +6,8 @@
 /* Which rank this one has waited for too long; "" where it has not. */
 static void describe_wait(const struct cuda_backend *c, char *out, size_t n)
 {
-    static const char *const ops[] = {"reduce_norm", "spread_rows", "logits", "moe_ep"};
+    static const char *const ops[] = {"reduce_norm", "spread_rows", "logits", "moe_ep",
+                                      "share_rows"};
     const struct peer_report *f = c->report;
     out[0] = '\0';
     if (!f || !f->is_lost) return;

@@ -33,8 +33,8 @@ enum {
  * whole, all ranks, to which rows go. A rank has an arena for either. */
 enum peer_group { PEERS_OF_LANE, PEERS_OF_EXPERTS };
 
-/* What an arena holds: offsets in bytes. Of a lane, one_shot to n_epoch; of experts, the ep_ ones.
- */
+/* What an arena holds: offsets in bytes. Of a lane, one_shot to n_epoch; of experts, the ep_ ones
+ * and those of spread rows. */
 struct peer_layout {
     uint32_t world, hidden, n_vocab;
     uint32_t spread_units;  /* PEER_UNITs of a spread row at most */
@@ -44,7 +44,8 @@ struct peer_layout {
     uint64_t part;          /* likewise [2][TWO_SHOT_ROWS / world][world][hidden] */
     uint64_t sum;           /* f32 [2][TWO_SHOT_ROWS][hidden] */
     uint64_t logits;        /* f32 [2][LOGIT_ROWS][n_vocab] */
-    uint64_t spread;        /* [2][TWO_SHOT_ROWS][spread_units] of PEER_UNIT */
+    uint64_t spread;        /* [2][TWO_SHOT_ROWS][spread_units] of PEER_UNIT; of experts' arenas
+                               too, as the next two: rows that share_rows brings */
     uint64_t flag;          /* [2][TWO_SHOT_ROWS] of PEER_UNIT */
     uint64_t meet;          /* [2][world] of PEER_UNIT */
     uint64_t armed_end;     /* what begins armed ends here: one_shot to logits, or ep_sum */
@@ -100,7 +101,30 @@ static inline uint32_t peer_ep_rows(const struct backend_config *c)
     return even > least ? even : least;
 }
 
-/* Of ranks that experts are whole on. */
+/* Rows that go to all, from `at` on, and the epochs behind those that there are. */
+static inline uint64_t peer_lay_out_spread(struct peer_layout *l, uint32_t n_byte, uint64_t at)
+{
+    l->spread_units = n_byte / PEER_UNIT + SPREAD_ARRAYS_MAX;
+    l->spread = at;
+    at += (uint64_t)2 * TWO_SHOT_ROWS * l->spread_units * PEER_UNIT;
+    l->flag = at;
+    at += (uint64_t)2 * TWO_SHOT_ROWS * PEER_UNIT;
+    l->meet = at;
+    at += (uint64_t)2 * l->world * PEER_UNIT;
+    l->epoch_spread = l->n_epoch;
+    l->epoch_meet = l->epoch_spread + TWO_SHOT_ROWS;
+    l->n_epoch = l->epoch_meet + 1;
+    return at;
+}
+
+/* A row of a layer's cache with its index key. */
+static inline uint32_t peer_cache_row_bytes(const struct backend_config *c)
+{
+    const uint32_t key = c->kv.type == KV_TYPE_F32 ? KV_INDEX_ROW_BYTES_F32 : KV_INDEX_DIM + 4;
+    return c->kv.row_bytes + (c->kv.has_index ? key : 0);
+}
+
+/* Of ranks that experts are whole on. Those of one host that are a lane each share rows. */
 static inline uint64_t peer_lay_out_ep(struct peer_layout *l, const struct backend_config *c)
 {
     const uint32_t world = l->world, n_row = peer_ep_rows(c);
@@ -117,7 +141,8 @@ static inline uint64_t peer_lay_out_ep(struct peer_layout *l, const struct backe
     at += (uint64_t)2 * world * n_row * PEER_UNIT;
     l->epoch_ep = 0;
     l->n_epoch = 1;
-    return at;
+    if (c->parallel.tp.size > 1 || c->n_host > 1) return at;
+    return peer_lay_out_spread(l, peer_cache_row_bytes(c), at);
 }
 
 /* Of the ranks of a lane. */
@@ -125,9 +150,7 @@ static inline uint64_t peer_lay_out_sums(struct peer_layout *l, const struct bac
 {
     const uint32_t world = l->world, n_vocab = c->n_vocab;
     const uint64_t row = (uint64_t)c->hidden * 4;
-    const uint32_t spread_units = peer_spread_bytes(c) / PEER_UNIT + SPREAD_ARRAYS_MAX;
     uint64_t at = 0;
-    l->spread_units = spread_units;
     l->one_shot_rows = peer_one_shot_rows(world);
     l->one_shot = at;
     at += 2 * l->one_shot_rows * world * row;
@@ -138,17 +161,11 @@ static inline uint64_t peer_lay_out_sums(struct peer_layout *l, const struct bac
     l->logits = at;
     at += (uint64_t)2 * LOGIT_ROWS * n_vocab * 4;
     l->armed_end = at;
-    l->spread = at;
-    at += (uint64_t)2 * TWO_SHOT_ROWS * spread_units * PEER_UNIT;
-    l->flag = at;
-    at += (uint64_t)2 * TWO_SHOT_ROWS * PEER_UNIT;
-    l->meet = at;
-    at += (uint64_t)2 * world * PEER_UNIT;
+    l->n_epoch = (l->one_shot_rows + TWO_SHOT_ROWS) * ROW_PARTS_MAX;
+    at = peer_lay_out_spread(l, peer_spread_bytes(c), at);
     l->squares = at;
     at += (uint64_t)(l->one_shot_rows + TWO_SHOT_ROWS) * ROW_PARTS_MAX * 8;
-    l->epoch_spread = (l->one_shot_rows + TWO_SHOT_ROWS) * ROW_PARTS_MAX;
-    l->epoch_meet = l->epoch_spread + TWO_SHOT_ROWS;
-    l->epoch_logits = l->epoch_meet + 1;
+    l->epoch_logits = l->n_epoch;
     l->n_epoch = l->epoch_logits + world * LOGIT_ROWS * peer_logit_chunks(l);
     return at;
 }
@@ -190,7 +207,7 @@ struct peer_report {
     uint32_t peer; /* among all peers */
 };
 
-enum peer_op { PEER_REDUCE_NORM, PEER_SPREAD, PEER_LOGITS, PEER_MOE_EP };
+enum peer_op { PEER_REDUCE_NORM, PEER_SPREAD, PEER_LOGITS, PEER_MOE_EP, PEER_SHARE };
 
 /* What a kernel knows of them, by value. */
 struct peers {

@@ -72,6 +72,12 @@ static void get_waits(const struct backend *b, struct rank_waits *out)
     host_peers_waits(&((const struct ref_backend *)b)->peers, out);
 }
 
+static fathom_err share_rows(struct backend *b, const struct share_rows_args *a)
+{
+    op_check_share_rows(&ref_of(b)->c, a);
+    return host_share_rows(&peers_of(b)->experts, a);
+}
+
 static const char *fault(struct backend *b)
 {
     return host_peers_fault(peers_of(b));
@@ -203,6 +209,7 @@ static const struct backend_ops ref_ops = {
     .embed = ref_embed,
     .reduce_norm = ref_reduce_norm,
     .mla_front = ref_mla_front,
+    .share_rows = share_rows,
     .index_topk = ref_index_topk,
     .mla_attend = ref_mla_attend,
     .mla_out = ref_mla_out,

@@ -5,6 +5,7 @@
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/generic/norm.cuh"
+#include "backend/cuda/kv.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/peers.cuh"
 
@@ -384,11 +385,25 @@ fathom_err cuda_sum_norm(struct cuda_backend *c, const struct norm_args *n, uint
 
 /* ---- rows ---- */
 
+/* Rows [row0, ..) of one rank's that share_rows brings, by blocks up to `end`. */
+struct shared_piece {
+    uint32_t rank, row0, end;
+};
+
+enum { SHARED_PIECES_MAX = PEERS_MAX + 1, SHARE_THREADS = 64 };
+
 struct spread_args {
     struct row_array array[SPREAD_ARRAYS_MAX];
     uint32_t n_array, n_row, run;
     const struct sample_row *drawn; /* a row is that of its logit row's owner; NULL: row_owner's */
     bool is_met;                    /* the last block waits for all ranks */
+    enum peer_op op;
+    uint32_t layer;
+    const int32_t *pages; /* not NULL: rows are those of positions first, first + 1 .. in all
+                             arrays, which are of the cache, and their owners the pieces' */
+    uint32_t first;
+    uint32_t n_own; /* the first so many blocks have own rows */
+    struct shared_piece piece[SHARED_PIECES_MAX];
 };
 
 /* PEER_UNIT bytes of a row, unit by unit of its arrays one behind the other; what is behind an
@@ -407,10 +422,13 @@ static __device__ __forceinline__ bool find_unit(struct unit_place *u, const str
         const uint32_t n_unit = ceil_div(array.n_byte, PEER_UNIT);
         if (unit < n_unit) {
             const uint32_t left = array.n_byte - unit * PEER_UNIT;
-            const uint32_t slot = array.slot ? (uint32_t)array.slot[row] : 0;
-            const size_t at = array.slot ? slot / KV_PAGE_TOKENS * array.page_bytes +
-                                               (size_t)(slot % KV_PAGE_TOKENS) * array.n_byte
-                                         : (size_t)row * array.n_byte;
+            const uint32_t slot = a.pages      ? (uint32_t)kv_slot(a.pages, (int)(a.first + row))
+                                  : array.slot ? (uint32_t)array.slot[row]
+                                               : 0;
+            const size_t at = a.pages || array.slot
+                                  ? slot / KV_PAGE_TOKENS * array.page_bytes +
+                                        (size_t)(slot % KV_PAGE_TOKENS) * array.n_byte
+                                  : (size_t)row * array.n_byte;
             u->n_byte = left < PEER_UNIT ? left : PEER_UNIT;
             u->to = (char *)array.data + at + unit * PEER_UNIT;
             u->from = array.from ? (const char *)array.from + (size_t)place * array.n_byte +
@@ -434,9 +452,15 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
     uint32_t row = own_row(place, a.run, owner, p.world);
     kernel_begin();
     if (a.is_met && blockIdx.x == gridDim.x - 1) {
-        peers_meet(p, PEER_SPREAD);
+        peers_meet(p, a.op);
         if (a.drawn && threadIdx.x == 0) peer_tell_waits(p);
         return;
+    }
+    if (a.pages) {
+        uint32_t i = 0;
+        while (blockIdx.x >= a.piece[i].end) i++;
+        row = a.piece[i].row0 + blockIdx.x - (i > 0 ? a.piece[i - 1].end : 0);
+        owner = a.piece[i].rank;
     }
     if (a.drawn) row = blockIdx.x;
     if (row >= a.n_row) return;
@@ -458,10 +482,11 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
         if (threadIdx.x < p.world && threadIdx.x != p.rank)
             peer_store_release(p.base[threadIdx.x] + flag, epoch + 1);
     } else {
-        struct peer_wait w = peer_wait_begin(PEER_SPREAD, 0, epoch, row);
+        struct peer_wait w = peer_wait_begin(a.op, a.layer, epoch, row);
         while (threadIdx.x == 0 && peer_load_acquire(p.base[p.rank] + flag) != epoch + 1)
             peer_wait_more(p, w, owner);
-        const uint64_t end = peer_wait_end(!a.is_met && blockIdx.x == n_place);
+        const uint64_t end =
+            peer_wait_end(!a.is_met && blockIdx.x == (a.pages ? a.n_own : n_place));
         __syncthreads();
         for (uint32_t u = threadIdx.x; find_unit(&at, a, row, place, u); u += blockDim.x)
             peer_unit_put(at.to, at.n_byte,
@@ -477,6 +502,7 @@ static fathom_err launch_spread(struct cuda_backend *c, const struct spread_args
 {
     const uint32_t world = c->peers.world, n_place = row_places(n_row, all->run, world);
     struct spread_args k = *all;
+    k.op = PEER_SPREAD;
     for (uint32_t i = 0; i < k.n_array; i++) {
         struct row_array *r = &k.array[i];
         if (r->from) r->from = (const char *)r->from + (size_t)row0 / world * r->n_byte;
@@ -493,15 +519,21 @@ static fathom_err launch_spread(struct cuda_backend *c, const struct spread_args
                        COLLECT_THREADS, 0, k, c->peers);
 }
 
-static fathom_err spread(struct cuda_backend *c, const struct spread_args *k)
+/* PEER_UNITs of a row. */
+static uint32_t spread_units(const struct spread_args *k)
 {
     uint32_t n_unit = 0;
-    ASSERT(c->peers.world > 1 && k->n_array > 0 && k->n_array <= SPREAD_ARRAYS_MAX);
+    ASSERT(k->n_array > 0 && k->n_array <= SPREAD_ARRAYS_MAX);
     for (uint32_t i = 0; i < k->n_array; i++) {
         ASSERT(k->array[i].n_byte % 4 == 0);
         n_unit += ceil_div(k->array[i].n_byte, PEER_UNIT);
     }
-    ASSERT(n_unit <= c->peers.at.spread_units);
+    return n_unit;
+}
+
+static fathom_err spread(struct cuda_backend *c, const struct spread_args *k)
+{
+    ASSERT(c->peers.world > 1 && spread_units(k) <= c->peers.at.spread_units);
     for (uint32_t row0 = 0; row0 < k->n_row; row0 += TWO_SHOT_ROWS) {
         const uint32_t left = k->n_row - row0;
         TRY(launch_spread(c, k, row0, left < TWO_SHOT_ROWS ? left : TWO_SHOT_ROWS));
@@ -559,6 +591,70 @@ fathom_err cuda_spread_rows(struct backend *b, const struct spread_rows_args *a)
         array[n_array++] = {a->to_route->w, n_used * 4, a->from_route->w};
     }
     return n_array > 0 ? cuda_spread(c, array, n_array, a->n_token) : FATHOM_OK;
+}
+
+uint32_t cuda_cache_arrays(struct row_array *to, const struct kv_layer *kv, bool has_index,
+                           const int32_t *slot)
+{
+    uint32_t n = 0;
+    to[n++] = {kv->latent, kv_row_bytes(kv->type), NULL, slot, kv->page_bytes};
+    if (has_index && kv->type == KV_TYPE_F32) {
+        to[n++] = {kv->index, KV_INDEX_DIM * 4, NULL, slot, kv->page_bytes};
+    } else if (has_index) {
+        to[n++] = {kv->index, KV_INDEX_DIM, NULL, slot, kv->page_bytes};
+        to[n++] = {kv->index + KV_INDEX_SCALES_OFFSET, 4, NULL, slot, kv->page_bytes};
+    }
+    return n;
+}
+
+/* The blocks of rows [row0, row0 + k->n_row): own ones come first, for they wait for nobody. Where
+ * a rank has none, all are met. */
+static void set_pieces(struct spread_args *k, const struct batch_share *s, uint32_t row0,
+                       uint32_t rank, uint32_t world)
+{
+    uint32_t n = 0, n_block = 0, ranks = 0;
+    for (int is_other = 0; is_other < 2; is_other++) {
+        uint32_t at = 0;
+        for (uint32_t i = 0; i < s->n_segment; i++) {
+            const struct share_segment *of = &s->segments[i];
+            const uint32_t begin = at > row0 ? at : row0;
+            at += of->n_row;
+            const uint32_t end = at < row0 + k->n_row ? at : row0 + k->n_row;
+            if (begin >= end || (of->rank != rank) != (is_other == 1)) continue;
+            ASSERT(n < SHARED_PIECES_MAX);
+            n_block += end - begin;
+            k->piece[n++] = {of->rank, begin - row0, n_block};
+            ranks |= 1u << of->rank;
+        }
+        if (is_other == 0) k->n_own = n_block;
+    }
+    ASSERT(n_block == k->n_row);
+    k->is_met = ranks != (1u << world) - 1;
+}
+
+fathom_err cuda_share_rows(struct backend *b, const struct share_rows_args *a)
+{
+    struct cuda_backend *c = cuda_of(b);
+    const struct batch_share *s = a->share;
+    const struct kv_layer kv = kv_layer_of(a->kv, a->layer);
+    struct spread_args k = {};
+    op_check_share_rows(&c->c, a);
+    if (c->ep.world < 2) return FATHOM_OK; /* one rank has all rows */
+    ASSERT(!c->net && c->ep.at.spread_units > 0);
+    k.n_array = cuda_cache_arrays(k.array, &kv, c->c.kv.has_index, NULL);
+    k.run = 1;
+    k.op = PEER_SHARE;
+    k.layer = a->layer;
+    k.pages = a->pages;
+    ASSERT(spread_units(&k) <= c->ep.at.spread_units);
+    for (uint32_t row0 = 0; row0 < s->n_row; row0 += TWO_SHOT_ROWS) {
+        k.n_row = s->n_row - row0 < TWO_SHOT_ROWS ? s->n_row - row0 : TWO_SHOT_ROWS;
+        k.first = s->first + row0;
+        set_pieces(&k, s, row0, c->ep.rank, c->ep.world);
+        TRY(cuda_launch(c, "share_rows", spread_kernel, dim3(k.n_row + (k.is_met ? 1 : 0)),
+                        SHARE_THREADS, 0, k, c->ep));
+    }
+    return FATHOM_OK;
 }
 
 fathom_err cuda_share_draws(struct cuda_backend *c, const struct sample_args *a)

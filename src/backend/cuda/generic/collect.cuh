@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_int.cuh"
 
+struct kv_layer;
 struct norm_args;
 
 /* row_run - neighbours that have one owner in a step of n_row rows
@@ -67,12 +68,16 @@ struct row_array {
 };
 
 /* cuda_spread - rows of their owners to all: row t is that of row_owner(t, row_run(n_row), world)
- * cuda_own_rows, cuda_spread_rows - of the seam
+ * cuda_cache_arrays - the arrays of a layer's cache into to[], of rows at slot; returns how many
+ * cuda_own_rows, cuda_spread_rows, cuda_share_rows - of the seam
  * cuda_share_draws - what sample has written of rows that it drew, to all */
 fathom_err cuda_spread(struct cuda_backend *c, const struct row_array *array, uint32_t n_array,
                        uint32_t n_row);
+uint32_t cuda_cache_arrays(struct row_array *to, const struct kv_layer *kv, bool has_index,
+                           const int32_t *slot);
 uint32_t cuda_own_rows(const struct backend *b, uint32_t n_token);
 fathom_err cuda_spread_rows(struct backend *b, const struct spread_rows_args *a);
+fathom_err cuda_share_rows(struct backend *b, const struct share_rows_args *a);
 fathom_err cuda_share_draws(struct cuda_backend *c, const struct sample_args *a);
 
 /* cuda_logits_to_owners - each rank has its columns of all rows: part [n_row][V / world]; row i

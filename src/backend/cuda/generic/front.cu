@@ -470,7 +470,6 @@ static fathom_err spread_front(struct cuda_backend *c, const struct mla_front_ar
     const struct matrix_list *query = &a->w->mla.query;
     const struct kv_layer kv = kv_layer_of(a->kv, a->layer);
     const uint32_t lora = c->c.q_lora_rank;
-    const int32_t *slot = a->batch->slot;
     struct row_array array[SPREAD_ARRAYS_MAX];
     uint32_t n = 0;
     if (latent_codes(c, query)) {
@@ -482,14 +481,7 @@ static fathom_err spread_front(struct cuda_backend *c, const struct mla_front_ar
     } else if (!takes_codes_alone(c, query)) {
         array[n++] = {c->qa_f, lora * 4, c->own.qa_f};
     }
-    const uint32_t row_bytes = kv_row_bytes(kv.type);
-    array[n++] = {kv.latent, row_bytes, NULL, slot, kv.page_bytes};
-    if (c->c.index_n_head && kv.type == KV_TYPE_F32) {
-        array[n++] = {kv.index, KV_INDEX_DIM * 4, NULL, slot, kv.page_bytes};
-    } else if (c->c.index_n_head) {
-        array[n++] = {kv.index, KV_INDEX_DIM, NULL, slot, kv.page_bytes};
-        array[n++] = {kv.index + KV_INDEX_SCALES_OFFSET, 4, NULL, slot, kv.page_bytes};
-    }
+    n += cuda_cache_arrays(array + n, &kv, c->c.index_n_head > 0, a->batch->slot);
     if (a->want_index_query) array[n++] = {c->index_head, c->c.index_n_head * 4, c->own.index_head};
     ASSERT(n <= SPREAD_ARRAYS_MAX);
     return cuda_spread(c, array, n, a->batch->n_token);

@@ -1,0 +1,277 @@
+/* test_op_share_rows.c - rows of a request's cache, from the ranks that have them to all others
+ *
+ * 2, 4 and 8 ranks, a thread each, have caches of random bytes and pages of a request in an order
+ * of their own. After some calls, of other layers, positions and segments each, every byte of every
+ * cache is what copying row by row makes of it.
+ */
+#include "op/harness.h"
+
+#include <pthread.h>
+#include <string.h>
+
+#ifdef FATHOM_SIM_BACKENDS
+#include "simt/simt_fault.h"
+#endif
+#include "op/backends.h"
+
+enum { WORLD_MAX = 8, CALLS = 7, SPARE_PAGES = 2 };
+
+struct call {
+    uint32_t layer;
+    struct batch_share share;
+};
+
+struct share_case {
+    struct backend_config c;
+    uint32_t n_context, n_call;
+    struct call calls[CALLS];
+};
+
+struct rank {
+    struct rig rig;
+    const struct share_case *k;
+    int32_t *table; /* [pages of n_context], and on the device: */
+    int32_t *pages;
+    uint8_t *image; /* what the cache is to be */
+    fathom_err err;
+    pthread_t thread;
+};
+
+static struct rank ranks[WORLD_MAX];
+static uint32_t world_max = WORLD_MAX; /* as many as there are devices for */
+
+static uint32_t n_page_of(const struct share_case *k)
+{
+    return (k->n_context + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
+}
+
+static void open_ranks(struct gen *g, const struct share_case *k, uint32_t world)
+{
+    fathom_diag d = {{0}};
+    struct backend *b[WORLD_MAX];
+    const uint32_t n = n_page_of(k), n_page = n + SPARE_PAGES;
+    const size_t bytes = n_page * k->c.kv.page_bytes;
+    for (uint32_t i = 0; i < world; i++) {
+        struct rank *r = &ranks[i];
+        struct backend_config c = k->c;
+        c.n_thread = 1;
+        c.device = (int)i;
+        c.parallel = parallel_one();
+        c.parallel.dp.size = world;
+        c.parallel.experts_whole = true;
+        parallel_be(&c.parallel, i);
+        *r = (struct rank){.k = k, .table = gen_alloc(g, n_page * sizeof *r->table)};
+        r->image = gen_alloc(g, bytes);
+        for (size_t j = 0; j < bytes; j++) r->image[j] = (uint8_t)gen_below(g, 256);
+        for (uint32_t j = 0; j < n_page; j++) {
+            const uint32_t at = gen_below(g, j + 1);
+            r->table[j] = r->table[at];
+            r->table[at] = (int32_t)j;
+        }
+        rig_open(&r->rig, op_backend(), &c);
+        rig_set_cache(&r->rig, r->image, n_page);
+        r->pages = rig_put(&r->rig, r->table, n * sizeof *r->table);
+        b[i] = r->rig.b;
+    }
+    if (backend_join(b, world, &d)) fail_msg("%s", d.text);
+}
+
+/* The first rank that goes breaks the group, so that rig_close would find a fault on the others. */
+static void close_ranks(uint32_t world)
+{
+    for (uint32_t i = 0; i < world; i++) {
+        struct rig *r = &ranks[i].rig;
+        op_ok(r, r->ops->bind_thread(r->b), "bind_thread");
+        rig_drop(r, ranks[i].pages);
+        rig_drop(r, r->kv_memory);
+        for (int kind = 0; kind < OP_N_BUFFER; kind++)
+            r->ops->buffer_destroy(r->b, r->buffer[kind]);
+        r->ops->destroy(r->b);
+    }
+}
+
+/* cmocka's checks are for the thread of the test alone. */
+static void *run_rank(void *arg)
+{
+    struct rank *r = arg;
+    r->err = r->rig.ops->bind_thread(r->rig.b);
+    for (uint32_t i = 0; i < r->k->n_call && !r->err; i++) {
+        const struct share_rows_args a = {.kv = &r->rig.kv,
+                                          .layer = r->k->calls[i].layer,
+                                          .pages = r->pages,
+                                          .share = &r->k->calls[i].share};
+        r->err = r->rig.ops->share_rows(r->rig.b, &a);
+    }
+    if (!r->err) r->err = r->rig.ops->sync(r->rig.b);
+    return NULL;
+}
+
+static void run_ranks(uint32_t world)
+{
+    for (uint32_t i = 0; i < world; i++)
+        assert_int_equal(pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]), 0);
+    for (uint32_t i = 0; i < world; i++) pthread_join(ranks[i].thread, NULL);
+}
+
+static int32_t slot_of(const struct rank *r, uint32_t position)
+{
+    return r->table[position / KV_PAGE_TOKENS] * KV_PAGE_TOKENS +
+           (int32_t)(position % KV_PAGE_TOKENS);
+}
+
+/* A row's bytes from its rank's image to another's, whose slot is another. */
+static void copy_row(const struct share_case *k, uint32_t layer, struct rank *to,
+                     const struct rank *from, uint32_t position)
+{
+    const struct kv_layout *l = &k->c.kv;
+    const int32_t t = slot_of(to, position), f = slot_of(from, position);
+    uint8_t *tr = to->image + (size_t)(t / KV_PAGE_TOKENS) * l->page_bytes;
+    const uint8_t *fr = from->image + (size_t)(f / KV_PAGE_TOKENS) * l->page_bytes;
+    const size_t i = (size_t)(position % KV_PAGE_TOKENS);
+    const size_t latent = kv_latent_offset(l, layer) + i * l->row_bytes;
+    const size_t index = kv_index_offset(l, layer);
+    memcpy(tr + latent, fr + latent, l->row_bytes);
+    if (!l->has_index) return;
+    const size_t n = l->type == KV_TYPE_F32 ? KV_INDEX_DIM * sizeof(float) : KV_INDEX_DIM;
+    memcpy(tr + index + i * n, fr + index + i * n, n);
+    if (l->type == KV_TYPE_F32) return;
+    const size_t scale = index + KV_INDEX_SCALES_OFFSET + i * sizeof(float);
+    memcpy(tr + scale, fr + scale, sizeof(float));
+}
+
+static void copy_rows(const struct share_case *k, uint32_t world)
+{
+    for (uint32_t c = 0; c < k->n_call; c++) {
+        const struct batch_share *s = &k->calls[c].share;
+        uint32_t position = s->first;
+        for (uint32_t i = 0; i < s->n_segment; i++) {
+            for (uint32_t n = s->segments[i].n_row; n > 0; n--, position++) {
+                for (uint32_t r = 0; r < world; r++) {
+                    if (r != s->segments[i].rank)
+                        copy_row(k, k->calls[c].layer, &ranks[r], &ranks[s->segments[i].rank],
+                                 position);
+                }
+            }
+        }
+    }
+}
+
+/* n_row rows from anywhere on, in segments of any rank, of which some are empty. */
+static void fill_share(struct gen *g, const struct share_case *k, uint32_t world, uint32_t n_row,
+                       struct batch_share *s)
+{
+    *s = (struct batch_share){.first = gen_below(g, k->n_context - n_row + 1),
+                              .n_row = n_row,
+                              .n_segment = 1 + gen_below(g, world + 1)};
+    for (uint32_t i = 0; i < s->n_segment; i++) {
+        const uint32_t n = gen_below(g, 3) ? gen_below(g, n_row + 1) : 0;
+        s->segments[i].rank = gen_below(g, world);
+        s->segments[i].n_row = i + 1 == s->n_segment ? n_row : n;
+        n_row -= s->segments[i].n_row;
+    }
+}
+
+static void check(struct share_case *k, uint64_t seed, uint32_t most_rows)
+{
+    const struct backend_config c = k->c;
+    for (uint32_t world = 2; world <= world_max; world *= 2) {
+        struct gen *g = gen_create(seed + world);
+        k->c = c;
+        k->n_call = CALLS;
+        for (uint32_t i = 0; i < k->n_call; i++) {
+            k->calls[i].layer = gen_below(g, c.kv.n_layer);
+            fill_share(g, k, world, i == 0 ? most_rows : 1 + gen_below(g, most_rows),
+                       &k->calls[i].share);
+        }
+        open_ranks(g, k, world);
+        run_ranks(world);
+        copy_rows(k, world);
+        for (uint32_t i = 0; i < world; i++) {
+            struct rig *r = &ranks[i].rig;
+            const size_t bytes = (n_page_of(k) + SPARE_PAGES) * c.kv.page_bytes;
+            uint8_t *got = gen_alloc(g, bytes);
+            op_ok(r, ranks[i].err, "share_rows");
+            op_ok(r, r->ops->bind_thread(r->b), "bind_thread");
+            rig_get_cache(r, got);
+            op_same_bits("a rank's cache", got, ranks[i].image, bytes);
+        }
+        close_ranks(world);
+        gen_destroy(g);
+    }
+}
+
+static void set_cache(struct share_case *k, enum kv_type type, bool has_index)
+{
+    gen_config(&k->c, type == KV_TYPE_F32 ? ACT_F32 : ACT_FP8, type, false);
+    k->c.n_expert = 16; /* eight ranks have equal parts */
+    if (!has_index) k->c.index_n_head = 0;
+    kv_layout_init(&k->c.kv, type, 2, has_index);
+}
+
+static void rows_come_from_who_has_them(void **state)
+{
+    static const enum kv_type types[] = {KV_TYPE_FP8, KV_TYPE_BF16, KV_TYPE_F32};
+    struct share_case k = {.n_context = 300};
+    (void)state;
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        set_cache(&k, types[i], true);
+        check(&k, 91 + i, op_wants_few() ? 80 : 300);
+    }
+    set_cache(&k, KV_TYPE_FP8, false);
+    check(&k, 95, 200);
+}
+
+/* More rows than a launch has. */
+static void rows_go_in_rounds(void **state)
+{
+    struct share_case k = {.n_context = 4300};
+    const uint32_t all = world_max;
+    (void)state;
+    set_cache(&k, KV_TYPE_FP8, true);
+    k.c.max_context = k.n_context;
+    world_max = 2;
+    check(&k, 96, 4200);
+    world_max = all;
+}
+
+/* A rank that is at another layer is found there, and all ranks end. */
+static void ranks_in_different_layers_part(void **state)
+{
+    struct share_case k[2] = {{.n_context = 64, .n_call = 1}};
+    struct gen *g = gen_create(97);
+    (void)state;
+    set_cache(&k[0], KV_TYPE_BF16, true);
+    fill_share(g, &k[0], 2, 9, &k[0].calls[0].share);
+    open_ranks(g, &k[0], 2);
+    k[1] = k[0];
+    k[1].calls[0].layer = 1;
+    ranks[1].k = &k[1];
+    run_ranks(2);
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(ranks[i].err, FATHOM_EPEER);
+        assert_string_equal(ranks[i].rig.ops->fault(ranks[i].rig.b),
+                            "rank 0 of 2 is at share_rows of layer 0 with 9 rows, rank 1 at "
+                            "share_rows of layer 1 with 9 rows");
+    }
+    close_ranks(2);
+    gen_destroy(g);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_come_from_who_has_them), cmocka_unit_test(rows_go_in_rounds),
+        cmocka_unit_test(ranks_in_different_layers_part), /* the last: GPUs do not look at layers */
+    };
+    const bool is_cuda = argc > 1 && strncmp(argv[1], "cuda", 4) == 0;
+#ifdef FATHOM_TESTS_SIMT_FAULT_H
+    simt_set_devices(WORLD_MAX);
+#endif
+    while (is_cuda && strcmp(argv[1], "cuda") == 0 && world_max > (uint32_t)backend_cuda_count())
+        world_max /= 2;
+    if (world_max < 2) {
+        print_message("skipped: 2 GPUs are needed, there are %d\n", backend_cuda_count());
+        return 77;
+    }
+    return op_main(argc, argv, "tests", tests, sizeof tests / sizeof *tests - (is_cuda ? 1 : 0));
+}
