@@ -240,7 +240,7 @@ typedef struct fathom_stats {
     /* of all steps, by their tokens: 1, up to 8, 16, 32 ... 16384, more; and these tokens */
     uint64_t n_step_by_size[FATHOM_STEP_SIZES];
     uint64_t n_step_token;
-    uint64_t n_prompt_token; /* prompt tokens computed */
+    uint64_t n_prompt_token, n_shared_token; /* prompt tokens computed; of them, by all lanes */
     uint64_t n_output_token;
     uint64_t n_finished;
     uint64_t n_cancelled;

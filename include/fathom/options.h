@@ -162,6 +162,8 @@ typedef struct fathom_options {
                                   max_num_seqs, max_num_batched_tokens and a cache for each; 0: 1.
                                   More need */
     bool expert_parallel;      /* each expert whole on one of all ranks */
+    int32_t share_prompts;     /* tokens that a prompt has for each group, from which on all groups
+                                  compute it together; 0: 256; negative: none is shared */
     fathom_layout layout;      /* instead of these three */
     uint32_t layout_ranks;     /* over so many; 0: GPUs, as there are or devices names them */
     fathom_load load;          /* what AUTO chooses by; n_request also makes max_num_seqs */

@@ -153,6 +153,7 @@ struct settings {
     int64_t tensor_parallel_size, pipeline_parallel_size;
     int64_t data_parallel_size, data_parallel_size_local; /* of the latter 0: not given */
     bool enable_expert_parallel;
+    int64_t share_prompts;
     const char *layout; /* NULL: not given; of the next, 0 */
     int64_t ranks, load_concurrency, load_input_len, load_output_len;
     int64_t rank_slice; /* -1: not given */

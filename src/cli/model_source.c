@@ -144,6 +144,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .pipeline = (uint32_t)s->pipeline_parallel_size,
         .data_parallel = (uint32_t)s->data_parallel_size,
         .expert_parallel = s->enable_expert_parallel,
+        .share_prompts = (int32_t)s->share_prompts,
         .layout = layout_of(s->layout),
         .layout_ranks = (uint32_t)s->ranks,
         .load = {(uint32_t)s->load_concurrency, (uint32_t)s->load_input_len,

@@ -609,6 +609,11 @@ const struct option option_table[] = {
     {"enable-expert-parallel", NULL, NULL, NULL,
      "each expert whole on one of the ranks; with --data-parallel-size", .kind = OPTION_FLAG,
      .group = GROUP_PARALLEL, .commands = PLANNED, .field = FIELD(enable_expert_parallel), USE},
+    {"share-prompts", NULL, "N", "0",
+     "prompt tokens for each rank of --data-parallel-size from which on all ranks compute a prompt "
+     "together while they have none of their own; 0: 256; -1: a prompt stays on its rank",
+     .kind = OPTION_COUNT, .lo = -1, .hi = 1 << 24, .group = GROUP_PARALLEL, .commands = PLANNED,
+     .field = FIELD(share_prompts), USE},
     {"layout", NULL, "NAME", NULL,
      "how a model is cut over --ranks; latency: as --tensor-parallel-size; throughput: as "
      "--data-parallel-size --enable-expert-parallel; auto: the one of which more tokens a second "

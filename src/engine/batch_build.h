@@ -48,6 +48,7 @@ struct batch_shape {
     bool some_run;             /* of several lanes: a lane's part cannot be replayed */
     uint32_t n_lane;           /* of several: all of them, and the T of each */
     uint32_t lane_rows[PARALLEL_RANKS_MAX];
+    struct batch_share share; /* n_row 0: nothing is shared */
 };
 
 /* Bytes of the block that a step uses. */

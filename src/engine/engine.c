@@ -4,6 +4,7 @@
  *          end_expired                   those that waited too long
  *          offload_begin_step            what the disk has done
  *          sched_plan                    whose tokens, which pages; pages of the tiers, in
+ *          share_cut                     several lanes: a long prompt's tokens, to all of them
  *          offload_keep                  pages worth keeping, out
  *          batch_build, sampler_build    into the runner's block
  *          launch                        -- the device works from here
@@ -175,6 +176,7 @@ static struct lane *lane_of(fathom_engine *e, const struct sequence *q)
 
 static void end_sequence(fathom_engine *e, struct sequence *q, enum request_finish why)
 {
+    share_drop(&e->share, &q->request);
     lane_end(lane_of(e, q), q, why, clock_now_us());
     engine_publish(e, &q, 1);
 }
@@ -287,7 +289,9 @@ void engine_write_step(fathom_engine *e, struct flight *f)
     for (uint32_t i = 0; i < e->n_lane; i++) {
         f->steps[i].pass = STEP_MODEL;
         f->steps[i].watches_experts = watches_experts;
-        lane_write_step(&e->lanes[i], &f->plans[i], e->runner, &f->steps[i]);
+        const struct plan *part = share_plan(&e->share, i, &f->plans[i]);
+        lane_write_step(&e->lanes[i], &f->plans[i], part, e->runner, &f->steps[i]);
+        share_put(&e->share, i, &e->runner->layout, step_runner_host(e->runner, i), &f->steps[i]);
     }
 }
 
@@ -339,7 +343,7 @@ static fathom_err launch_ahead(fathom_engine *e)
 {
     ASSERT(e->n_flight >= 1 && e->n_flight <= e->max_flight);
     if (e->n_flight == e->max_flight || reads_ids(e, now_of(e))) return FATHOM_OK;
-    if (!engine_is_quiet(e)) return FATHOM_OK;
+    if (!engine_is_quiet(e) || e->share.n_token > 0) return FATHOM_OK;
     set_bounds(e);
     while (e->n_flight < e->max_flight) {
         const struct flight *newest = flight_at(e, e->n_flight - 1);
@@ -387,8 +391,8 @@ static void begin_drafts(fathom_engine *e, struct flight *now)
     for (uint32_t i = 0; i < e->n_lane; i++) {
         struct step *step = &now->steps[i];
         if (lane_has_part(step))
-            drafter_begin(drafter_of(e, i, now), &now->plans[i], &r->layout, step_runner_host(r, i),
-                          step);
+            drafter_begin(drafter_of(e, i, now), share_plan(&e->share, i, &now->plans[i]),
+                          &r->layout, step_runner_host(r, i), step);
         else
             lane_rest(step, STEP_DRAFT);
     }
@@ -401,7 +405,8 @@ static size_t commit(fathom_engine *e, struct flight *now, uint64_t now_us)
     ASSERT(e->n_flight < e->max_flight);
     for (uint32_t i = 0; i < e->n_lane; i++) {
         struct lane *l = &e->lanes[i];
-        if (lane_has_part(&now->steps[i]))
+        const struct step *step = &now->steps[i];
+        if (lane_has_part(step) && !share_is_guest_alone(&e->share, i, step))
             lane_finish(l, &now->plans[i], &e->results[i], now_us, &t);
         t.measured.n_running += sched_n_running(l->sched);
         t.measured.short_of_pages |= sched_is_short_of_pages(l->sched);
@@ -435,6 +440,7 @@ void engine_take_results(fathom_engine *e, struct flight *now, uint64_t now_us)
     check(e);
 #endif
     if (e->info.n_draft > 0) begin_drafts(e, now);
+    share_settle(&e->share);
     engine_publish(e, e->told, n_told); /* from here on nobody touches those that are over */
 }
 
@@ -599,7 +605,7 @@ static void plan_lane(fathom_engine *e, struct lane *l, uint64_t now_us, struct 
     sched_plan(l->sched, now_us, plan);
     end_lost(e, l);
     ASSERT(plan->n_entry <= e->info.max_num_seqs);
-    ASSERT(plan->n_token <= e->info.max_num_batched_tokens && !plan->is_ahead);
+    ASSERT(plan->n_token - plan->n_lent <= e->info.max_num_batched_tokens && !plan->is_ahead);
     (void)offload_keep(e->offload, l->prefix, plan->n_token);
 }
 
@@ -610,11 +616,16 @@ fathom_err engine_plan(fathom_engine *e, struct flight *f, uint64_t now_us, bool
     set_bounds(e);
     (void)lanes_level(e->lanes, e->n_lane, e->info.max_num_seqs);
     offload_begin_step(e->offload, now_us, e->rates.token_us);
-    for (uint32_t i = 0; i < e->n_lane; i++) {
-        struct plan *plan = &f->plans[i];
-        plan_lane(e, &e->lanes[i], now_us, plan);
-        *any |= plan->n_entry > 0;
+    const struct lane *alone = lanes_alone(e->lanes, e->n_lane);
+    const bool shares = share_begin(&e->share, alone ? &alone->i : NULL);
+    for (uint32_t k = 0; k < e->n_lane; k++) {
+        const uint32_t i =
+            (shares ? e->share.home + 1 + k : k) % e->n_lane; /* the home plans last */
+        if (shares && i == e->share.home) share_lend(&e->share, f->plans);
+        plan_lane(e, &e->lanes[i], now_us, &f->plans[i]);
+        *any |= f->plans[i].n_entry > 0;
     }
+    e->stats.n_shared_token += share_cut(&e->share, f->plans);
     if (*any || e->n_flight > 0) return offload_fault(e->offload);
     TRY(offload_sync(e->offload)); /* all that live wait for pages */
     e->stats.n_fetch_plan++;

@@ -25,6 +25,7 @@ struct engine_config {
     uint32_t max_score; /* of sched_config; the runner has rows of logits for them */
     uint64_t seed;
     bool no_prefix_cache;
+    uint32_t share_prompts;        /* share_config.least; 0: none is shared */
     struct offload_config offload; /* n_ram_page 0: there are no tiers; needs the prefix cache */
 };
 

@@ -110,6 +110,18 @@ static fathom_err make_lanes(fathom_engine *e, const struct engine_config *c, fa
     return FATHOM_OK;
 }
 
+/* Prompts are shared by lanes whose ranks bring rows to each other. */
+static fathom_err make_share(fathom_engine *e, const struct engine_config *c)
+{
+    struct share_config share = {.n_lane = e->n_lane,
+                                 .least = c->share_prompts,
+                                 .max_num_seqs = e->runner->layout.max_request,
+                                 .max_context = c->info.max_model_len};
+    if (e->n_lane == 1 || !e->runner->shares_rows || share.least == 0) return FATHOM_OK;
+    for (uint32_t i = 0; i < e->n_lane; i++) share.scheds[i] = e->lanes[i].sched;
+    return share_init(&e->share, &share);
+}
+
 static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fathom_diag *d)
 {
     const fathom_info *info = &c->info;
@@ -124,7 +136,8 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     mailbox_set_admission(e->mailbox, &e->admission);
     TRY(make_tiers(e, &c->offload, d));
     e->told = mem_calloc(n_seq, sizeof(struct sequence *));
-    if (!e->told || make_flights(e, info->max_num_seqs) != FATHOM_OK) {
+    if (!e->told || make_flights(e, info->max_num_seqs) != FATHOM_OK ||
+        make_share(e, c) != FATHOM_OK) {
         FAIL(d, FATHOM_ENOMEM, "no memory for plans of %u requests", n_seq);
     }
     e->stats.n_page = e->n_lane * info->n_page;
@@ -183,6 +196,7 @@ void fathom_close(fathom_engine *e)
     if (e->runner) e->runner->ops->destroy(e->runner);
     mailbox_destroy(e->mailbox);
     free_flights(e);
+    share_fini(&e->share);
     for (uint32_t i = 0; i < e->n_lane; i++) lane_fini(&e->lanes[i]);
     mem_free(e->lanes);
     checkpoint_close(e->checkpoint);

@@ -13,6 +13,7 @@
 #include "engine/mailbox.h"
 #include "engine/offload.h"
 #include "engine/sequence.h"
+#include "engine/share.h"
 #include "fathom/fathom.h"
 
 /* A step planned, or under way: a part for each lane. */
@@ -42,6 +43,7 @@ struct fathom_engine {
     /* the engine thread's */
     struct lane *lanes; /* [n_lane] */
     uint32_t n_lane;
+    struct share share;          /* a prompt that all of them compute */
     struct offload *offload;     /* NULL: there are no tiers; of all lanes */
     struct flight *flights;      /* [max_flight] in a ring: n_flight of them from i_now on */
     struct step_result *results; /* [n_lane] of the oldest step */

@@ -173,6 +173,18 @@ uint32_t lanes_level(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs)
     return n_moved;
 }
 
+struct lane *lanes_alone(struct lane *lanes, uint32_t n_lane)
+{
+    struct lane *alone = NULL;
+    ASSERT(n_lane >= 1);
+    for (uint32_t i = 0; i < n_lane; i++) {
+        if (lanes[i].n_owed_token == 0) continue;
+        if (alone) return NULL;
+        alone = &lanes[i];
+    }
+    return alone;
+}
+
 /* ---- its part of a step ---- */
 
 void lane_rest(struct step *step, enum step_pass pass)
@@ -180,15 +192,15 @@ void lane_rest(struct step *step, enum step_pass pass)
     *step = (struct step){.pass = pass}; /* nothing chooses experts that could be watched */
 }
 
-void lane_write_step(const struct lane *l, const struct plan *plan, const struct step_runner *r,
-                     struct step *step)
+void lane_write_step(const struct lane *l, const struct plan *plan, const struct plan *part,
+                     const struct step_runner *r, struct step *step)
 {
     void *host = step_runner_host(r, l->i);
-    if (plan->n_entry == 0) {
+    if (part->n_entry == 0) {
         lane_rest(step, step->pass);
         return;
     }
-    step->prefix_bytes = batch_build(&r->layout, plan, host, &step->batch);
+    step->prefix_bytes = batch_build(&r->layout, part, host, &step->batch);
     sampler_build(&r->layout, plan, host, &step->sampler);
     ASSERT(step->prefix_bytes <= r->layout.bias);
     ASSERT(step->sampler.n_row == step->batch.n_logit_row);

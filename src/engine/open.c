@@ -369,6 +369,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     c.n_vocab_used = settings->n_vocab_used;
     c.max_score = settings->max_score;
     c.no_prefix_cache = settings->no_prefix_cache;
+    c.share_prompts = settings->share_prompts;
     c.info.numerics = numerics_of(&p.source);
     if (p.plan.n_ram_page > 0) {
         fill_offload(&c.offload, settings, &p.plan, p.source, p.digest);

@@ -382,6 +382,13 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     return FATHOM_OK;
 }
 
+/* Rows of a cache go from lane to lane within one host, between lanes of one rank each. */
+static bool can_share_rows(const struct rank_group *g)
+{
+    ASSERT(g->ranks[0].backend);
+    return g->n_lane_rank == 1 && !g->hosts && g->ranks[0].backend->ops->share_rows;
+}
+
 /* Ranks are of lanes where requests are cut; before commands are told. */
 static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *plan, fathom_diag *d)
 {
@@ -397,6 +404,7 @@ static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *pla
     g->base.n_lane = n_lane;
     g->base.lane_pages = plan->n_page;
     g->n_lane_rank = p->tp.size;
+    g->base.shares_rows = can_share_rows(g);
     return FATHOM_OK;
 }
 

@@ -420,6 +420,9 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
                                                .ttft_us = (uint64_t)o->slo_ttft_ms * 1000,
                                                .tpot_us = (uint64_t)o->slo_tpot_ms * 1000};
     out->priorities = o->priorities;
+    out->share_prompts = o->share_prompts > 0    ? (uint32_t)o->share_prompts
+                         : o->share_prompts == 0 ? SETTINGS_SHARE_PROMPTS
+                                                 : 0;
     out->max_flight = o->no_async ? 1 : 2;
     if (out->place.parallel.pp.size > 1)
         out->max_flight = l->n_flight = out->place.parallel.pp.size;

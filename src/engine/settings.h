@@ -17,6 +17,7 @@ enum {
     SETTINGS_MAX_NUM_SEQS = 64,
     SETTINGS_MAX_NUM_BATCHED_TOKENS = 2048,
     SETTINGS_MAX_QUEUED = 1024,
+    SETTINGS_SHARE_PROMPTS = 256,
     SETTINGS_MAX_SCORE = 256, /* prompt tokens of a step whose logits are wanted */
 };
 
@@ -38,6 +39,7 @@ struct engine_settings {
     uint64_t kv_cache_bytes; /* 0: what memory_plan.h decides */
     double memory_utilization;
     bool no_prefix_cache;
+    uint32_t share_prompts; /* 0: none is */
     uint64_t offload_ram_bytes;
     const char *offload_dir; /* the caller's; NULL: none */
     uint64_t offload_dir_bytes;

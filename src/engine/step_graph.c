@@ -216,6 +216,7 @@ struct graph *step_graphs_pick(struct step_graphs *g, const struct step *step, v
     const struct batch_shape *b = &step->batch;
     ASSERT(step->pass < STEP_PASS_N && *prefix_bytes <= g->layout.bias);
     if (b->n_answer_token < b->n_token) return NULL;
+    if (b->share.n_row > 0) return NULL;
     if (g->c.by_all_lanes ? b->some_run : b->n_token == 0) return NULL;
     const uint32_t n_most = b->n_most > b->n_token ? b->n_most : b->n_token;
     uint32_t i = 0;

@@ -123,6 +123,7 @@ struct step_runner {
     uint32_t n_lane;     /* 0: one, whose block is host */
     uint32_t lane_pages; /* of several */
     uint32_t n_page;     /* of several hosts, from rejoin on: that a lane of each has room for */
+    bool shares_rows;    /* of several lanes: steps may share rows of a prompt (batch.h) */
     void **hosts;        /* [n_lane] of several: their blocks, as host, which is the first */
 };
 

@@ -1,6 +1,7 @@
 /* mla.c - the attention block: latent attention with the lightning indexer
  *
  *   front    projections; the token's latent row and index key go to the cache
+ *   share    rows of a prompt that several ranks compute: those of the others come
  *   select   long requests only: the index_topk cached rows that each token attends to
  *   attend   softmax over those rows (or over all)
  *   out      back to the hidden width
@@ -16,6 +17,20 @@
 #include "base/fail.h"
 #include "model/model_int.h"
 
+/* Of a prompt that several ranks compute: what others have written, and what this one has. */
+static fathom_err share_rows(struct model *m, uint32_t i_layer, const struct batch *batch,
+                             const struct kv_cache *kv)
+{
+    const struct batch_share *share = batch->share;
+    const struct share_rows_args args = {.kv = kv,
+                                         .layer = i_layer,
+                                         .pages = batch->page_table +
+                                                  (size_t)share->request * batch->page_stride,
+                                         .share = share};
+    ASSERT(share->request < batch->n_request);
+    return m->ops->share_rows(m->b, &args);
+}
+
 fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t i_layer,
                            const struct batch *batch, const struct kv_cache *kv)
 {
@@ -30,6 +45,7 @@ fathom_err model_attention(struct model *m, const struct layer *layer, uint32_t 
                                    .x = model_block_input(m, batch),
                                    .query = m->query};
     TRY(m->ops->mla_front(m->b, &front));
+    if (batch->share) TRY(share_rows(m, i_layer, batch, kv));
     if (is_long) {
         struct index_topk_args topk = {.batch = batch,
                                        .kv = kv,

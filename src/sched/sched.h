@@ -57,6 +57,8 @@ struct plan_entry {
     uint32_t i_before; /* in a plan made ahead: the draw of the step before that it computes, by
                           that step's i_draw */
     bool is_prompt;    /* with prompt_form: its positions are below n_prompt; all others' are not */
+    bool is_lent;      /* others may compute tokens of it (sched_lend), */
+    uint32_t n_lent;   /* and so many that the budget does not hold */
 };
 
 struct plan {
@@ -65,6 +67,7 @@ struct plan {
                                    those admitted by this plan */
     uint32_t n_entry;           /* 0: nothing to run */
     uint32_t n_token;           /* of all entries */
+    uint32_t n_lent;            /* likewise */
     uint32_t n_draw;            /* tokens drawn: 1 + n_draft for each entry that draws */
     uint32_t n_score;           /* of all entries */
     uint32_t max_context;       /* largest first + n_token */
@@ -144,6 +147,35 @@ uint64_t sched_fetch_poll_us(const struct sched *s);
  *          and when no request goes on.
  * Cost     O(RUNNING). */
 bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *next);
+
+/* ---- a prompt that schedulers whose steps are one compute together ---- */
+
+/* sched_first_wide - the request that plans come to first of those that lack `least` tokens of one
+ * kind of rows, and of whose prompt no logits are wanted; NULL: there is none
+ *
+ * Cost  O(live requests). */
+struct request *sched_first_wide(const struct sched *s, uint32_t least);
+
+/* sched_lend - others compute up to n_token tokens of r in the next step: the next sched_plan may
+ * give it as many more than there is budget for, if it lacks `least` or more and gets one of the
+ * budget's
+ *
+ * Needs  r live, with no draft. That plan ends it. */
+void sched_lend(struct sched *s, const struct request *r, uint32_t n_token, uint32_t least);
+
+/* sched_n_left - tokens of prompts that the last sched_plan had budget for besides its entries */
+uint32_t sched_n_left(const struct sched *s);
+
+/* sched_take_guest - n pages for rows of another scheduler's request, if as many more are available
+ * as requests hold pages here; they go before any request of this one is preempted or waits
+ *
+ *   pages  written; the caller's, and stays until the pages are given
+ * Needs    no guest.
+ * Returns  false: nothing is taken.
+ * sched_give_guest - gives them back, if there are any; sched_n_guest_page - how many there are */
+bool sched_take_guest(struct sched *s, uint32_t *pages, uint32_t n);
+void sched_give_guest(struct sched *s);
+uint32_t sched_n_guest_page(const struct sched *s);
 
 /* sched_rests_after - whether no request is live after a plan, as far as is known: each ends by its
  * length, and none waits or fetches

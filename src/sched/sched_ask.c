@@ -66,3 +66,29 @@ struct request *sched_any(const struct sched *s)
     if (s->running.head) return s->running.head;
     return s->fetching.head ? s->fetching.head : s->waiting.head;
 }
+
+uint32_t sched_n_left(const struct sched *s)
+{
+    return s->n_left;
+}
+
+uint32_t sched_n_guest_page(const struct sched *s)
+{
+    return s->n_guest_page;
+}
+
+static struct request *first_wide(const struct sched *s, const struct request_list *l,
+                                  uint32_t least)
+{
+    struct request *r = l->head;
+    while (r && (r->n_to_score > 0 || gap_of_kind(s, r) < least)) r = r->next;
+    return r;
+}
+
+struct request *sched_first_wide(const struct sched *s, uint32_t least)
+{
+    ASSERT(least >= 2); /* one that has drafts lacks one */
+    struct request *r = first_wide(s, &s->running, least);
+    if (!r) r = first_wide(s, &s->fetching, least);
+    return r ? r : first_wide(s, &s->waiting, least);
+}

@@ -90,6 +90,7 @@ void sched_check(struct sched *s)
     if (s->prefix) prefix_check(s->prefix);
     check_pages(s, &s->running);
     check_pages(s, &s->fetching);
+    for (uint32_t i = 0; i < s->n_guest_page; i++) s->n_seen[s->guest[i]]++;
     for (uint32_t i = 0; i < n_page; i++) ASSERT(s->n_seen[i] == page_pool_n_holder(s->pool, i));
 }
 

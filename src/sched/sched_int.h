@@ -19,6 +19,14 @@ struct sched {
     struct request_list fetching;
     struct request_list running;
     struct sched_bounds bounds;
+    struct {
+        const struct request *request; /* NULL: nothing is lent */
+        uint32_t n_token;
+        uint32_t least;
+    } lent;          /* for the next sched_plan */
+    uint32_t *guest; /* [n_guest_page] pages of another scheduler's request */
+    uint32_t n_guest_page;
+    uint32_t n_left; /* of the last sched_plan: see sched_n_left */
     struct turns turns;
     uint64_t n_arrived;
     struct sched_totals totals;
@@ -44,6 +52,13 @@ static inline struct prefix_text text_of(const struct sched *s, const struct req
         .n_prompt = s->config.prompt_form ? r->n_prompt : UINT32_MAX,
         .peer = {.is_set = r->has_peer, .place = r->peer, .pull = r->arrival, .end = r->peer_end},
     };
+}
+
+/* Tokens of the gap of r that one step may compute: of one kind of rows. */
+static inline uint32_t gap_of_kind(const struct sched *s, const struct request *r)
+{
+    const bool is_cut = s->config.prompt_form && r->n_computed < r->n_prompt;
+    return is_cut ? r->n_prompt - r->n_computed : request_gap(r);
 }
 
 static inline uint32_t n_holding(const struct sched *s)

@@ -8,9 +8,9 @@
  *      requests of one priority nobody is overtaken for ever.
  *   3. RUNNING and FETCHING requests <= max_num_seqs.
  *   4. A page has as many holders as there are RUNNING or FETCHING requests with it in
- *      pages[0 .. n_page). With a prefix cache every full page of a RUNNING request is published,
- *      and so is every filled page of a FETCHING one. The cache finds them by the request's tokens.
- *      Nobody writes to a published page.
+ *      pages[0 .. n_page), and one for a guest. With a prefix cache every full page of a RUNNING
+ *      request is published, and so is every filled page of a FETCHING one. The cache finds them by
+ *      the request's tokens. Nobody writes to a published page.
  *   5. Plans under way are given and not committed: max_flight of them at most, in a ring, oldest
  *      first. n_planned of a request is what its entries in them compute, each going on where the
  *      one before it ends and the first at n_computed. All but the oldest are made ahead. A plan
@@ -76,6 +76,11 @@ struct walk {
     uint32_t n_place;        /* entries that the plan may still get */
     bool short_of_pages;
 };
+
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
 
 fathom_err plan_init(struct plan *p, uint32_t max_num_seqs)
 {
@@ -240,6 +245,32 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds)
     s->bounds = *bounds;
 }
 
+void sched_lend(struct sched *s, const struct request *r, uint32_t n_token, uint32_t least_gap)
+{
+    ASSERT(r && r->n_planned == 0 && r->n_draft == 0 && r->n_to_score == 0);
+    s->lent.request = r;
+    s->lent.n_token = n_token;
+    s->lent.least = least_gap;
+}
+
+bool sched_take_guest(struct sched *s, uint32_t *pages, uint32_t n)
+{
+    ASSERT(s->n_guest_page == 0 && n >= 1);
+    if ((uint64_t)n + n_holding(s) > page_pool_n_available(s->pool)) return false;
+    for (uint32_t i = 0; i < n; i++) {
+        bool taken = page_pool_take(s->pool, &pages[i]);
+        ASSERT(taken);
+    }
+    s->guest = pages;
+    s->n_guest_page = n;
+    return true;
+}
+
+void sched_give_guest(struct sched *s)
+{
+    while (s->n_guest_page > 0) page_pool_give(s->pool, s->guest[--s->n_guest_page]);
+}
+
 /* Whether a plan may have the request. */
 static bool is_free(const struct request *r)
 {
@@ -279,6 +310,8 @@ static bool take_pages(struct sched *s, struct walk *w, struct request *r, uint3
     while (r->n_page < request_n_page(n_token)) {
         if (page_pool_take(s->pool, &r->pages[r->n_page])) {
             r->n_page++;
+        } else if (s->n_guest_page > 0) {
+            sched_give_guest(s);
         } else if (last_holder(s) != r && is_free(last_holder(s))) {
             preempt_last(s, w);
         } else {
@@ -327,16 +360,25 @@ static uint32_t count_score(const struct request *r, uint32_t n_known)
     return end > n_scored ? end - n_scored : 0;
 }
 
-static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32_t n_known)
+/* Tokens of r that others would compute. */
+static uint32_t lent_to(const struct sched *s, const struct request *r)
+{
+    const bool is_lent = s->lent.request == r && gap_of_kind(s, r) >= s->lent.least;
+    return is_lent ? s->lent.n_token : 0;
+}
+
+/* The next n_known tokens of r, n_lent of which others compute. */
+static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32_t n_known,
+                      uint32_t n_lent)
 {
     struct plan *p = w->plan;
     bool draws = n_known == request_gap(r);
     bool is_prompt = s->config.prompt_form && r->n_computed < r->n_prompt;
-    uint32_t n_draft = draws && !is_prompt ? fit_drafts(s, w, r, n_known) : 0;
+    uint32_t n_draft = draws && !is_prompt ? fit_drafts(s, w, r, n_known - n_lent) : 0;
     uint32_t n_token = n_known + n_draft;
     uint32_t n_score = count_score(r, n_known);
-    ASSERT(n_known >= 1 && n_known <= request_gap(r) && r->n_planned == 0);
-    ASSERT(n_token <= w->left && n_score <= w->score);
+    ASSERT(n_known > n_lent && n_known <= request_gap(r) && r->n_planned == 0);
+    ASSERT(n_token - n_lent <= w->left && n_score <= w->score && (n_lent == 0 || n_draft == 0));
     ASSERT(p->n_entry + w->n_prompt_entry < s->config.max_num_seqs && w->n_place > 0);
     w->n_place--;
     ASSERT(!is_prompt || r->n_computed + n_token <= r->n_prompt);
@@ -347,22 +389,29 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
                             .n_draft = n_draft,
                             .n_score = n_score,
                             .draws = draws,
-                            .is_prompt = is_prompt};
+                            .is_prompt = is_prompt,
+                            .is_lent = n_draft == 0 && lent_to(s, r) > 0,
+                            .n_lent = n_lent};
     p->n_token += n_token;
+    p->n_lent += n_lent;
     p->n_score += n_score;
     w->score -= n_score;
     p->n_draw += draws ? 1 + n_draft : 0;
     if (r->n_computed + n_token > p->max_context) p->max_context = r->n_computed + n_token;
     r->n_planned = n_token;
-    w->left -= n_token;
-    if (request_gap(r) > 1) w->prefill -= n_known < w->prefill ? n_known : w->prefill;
+    w->left -= n_token - n_lent;
+    const uint32_t n_own = n_known - n_lent;
+    if (request_gap(r) > 1) w->prefill -= n_own < w->prefill ? n_own : w->prefill;
 }
 
-/* Tokens of the gap of r that one step may compute: of one kind of rows. */
-static uint32_t gap_of_kind(const struct sched *s, const struct request *r)
+/* Adds as much of a gap as there is room for, and what others compute of it. */
+static void add_gap(struct sched *s, struct walk *w, struct request *r, uint32_t gap, uint32_t room)
 {
-    bool is_cut = s->config.prompt_form && r->n_computed < r->n_prompt;
-    return is_cut ? r->n_prompt - r->n_computed : request_gap(r);
+    const uint32_t n_token = fit_score(w, r, least(gap, room));
+    const uint32_t n_lent = n_token == room ? least(gap - n_token, lent_to(s, r)) : 0;
+    if (n_token == 0) return;
+    if (take_pages(s, w, r, r->n_computed + n_token + n_lent))
+        add_entry(s, w, r, n_token + n_lent, n_lent);
 }
 
 static void plan_running(struct sched *s, struct walk *w, struct request *r)
@@ -376,9 +425,7 @@ static void plan_running(struct sched *s, struct walk *w, struct request *r)
         if (room > w->prefill) room = w->prefill;
         if (room == 0 && r == s->running.head) room = 1;
     }
-    uint32_t n_token = fit_score(w, r, gap < room ? gap : room);
-    if (n_token == 0) return;
-    if (take_pages(s, w, r, r->n_computed + n_token)) add_entry(s, w, r, n_token);
+    add_gap(s, w, r, gap, room);
 }
 
 /* Whether r may go on from cached pages. */
@@ -419,6 +466,13 @@ static bool has_room(const struct sched *s, const struct request *r, uint32_t n_
         n_take += page_pool_state(s->pool, r->pages[i]) == PAGE_CACHED;
     }
     return n_take + n_holding(s) <= page_pool_n_available(s->pool);
+}
+
+/* Likewise; a guest's pages go first. */
+static bool make_room(struct sched *s, const struct request *r, uint32_t n_found)
+{
+    if (!has_room(s, r, n_found)) sched_give_guest(s);
+    return has_room(s, r, n_found);
 }
 
 /* Without a page from a peer for TIERS_STALL_US it is over too, or until tiers_pull_until_us. */
@@ -476,10 +530,11 @@ static void start(struct sched *s, struct request *r, uint64_t now_us)
 /* The first WAITING request takes its pages, if they can be had, and is RUNNING or FETCHING. */
 static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t now_us)
 {
+    if (1 + (uint64_t)n_holding(s) > page_pool_n_available(s->pool)) sched_give_guest(s);
     w->short_of_pages = 1 + (uint64_t)n_holding(s) > page_pool_n_available(s->pool);
     if (w->short_of_pages) return false; /* one page is never found */
     struct findings found = look_up(s, r);
-    w->short_of_pages = !has_room(s, r, found.n_page);
+    w->short_of_pages = !make_room(s, r, found.n_page);
     if (w->short_of_pages) return false;
     request_list_remove(&s->waiting, r);
     for (uint32_t i = 0; i < found.n_page; i++) page_pool_ref(s->pool, r->pages[i]);
@@ -592,11 +647,11 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
         struct request *r = s->waiting.head;
         if (w.n_place == 0 || fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
         if (r->state == REQUEST_FETCHING) continue;
-        uint32_t room = w.left < w.prefill ? w.left : w.prefill;
-        uint32_t gap = gap_of_kind(s, r);
-        add_entry(s, &w, r, fit_score(&w, r, gap < room ? gap : room));
+        add_gap(s, &w, r, gap_of_kind(s, r), least(w.left, w.prefill));
     }
     put_in_order(s, &w);
+    s->n_left = least(w.left, w.prefill);
+    s->lent.request = NULL;
     s->short_of_pages = s->closed = w.short_of_pages;
     if (plan->n_entry > 0) push_flight(s, plan);
     ASSERT(is_beside || s->fetching.head ||

@@ -450,6 +450,9 @@ static void write_engine(struct scrape *s, const struct metrics_view *v)
     write_count(s, "fathom_steps_total", PROMETHEUS_COUNTER, "Steps made.", t->n_step);
     write_count(s, "fathom_steps_ahead_total", PROMETHEUS_COUNTER,
                 "Of them, launched while the one before ran.", t->n_step_ahead);
+    write_count(s, "fathom_prompt_tokens_shared_total", PROMETHEUS_COUNTER,
+                "Prompt tokens computed by all ranks with requests of their own together.",
+                t->n_shared_token);
     write_value(s, "fathom_step_busy_seconds_total", PROMETHEUS_COUNTER, "Time spent in steps.",
                 (double)t->busy_us / 1e6);
     write_value(s, "fathom_step_wait_seconds_total", PROMETHEUS_COUNTER,

@@ -191,6 +191,7 @@ struct run {
     uint32_t n_wave;     /* the later ones find what the earlier have left in the cache */
     bool long_only;      /* only questions with long answers are asked */
     bool deep_only;      /* else only those with long prompts */
+    bool one_before;     /* one with a long prompt comes and goes before all others */
     uint32_t cancel_one; /* of so many polls of the events; 0: nobody leaves */
 };
 
@@ -334,6 +335,13 @@ static void turn_on_f32(struct run *r)
     r->o.act = FATHOM_ACT_F32;
 }
 
+/* Of lanes: a long prompt is computed by all of them, also while others are answered. */
+static void turn_on_sharing(struct run *r)
+{
+    r->o.share_prompts = (int32_t)between(1, 16);
+    r->one_before = true;
+}
+
 static uint64_t count_accepted(const fathom_stats *s)
 {
     uint64_t n = 0;
@@ -361,6 +369,11 @@ static uint64_t count_cancelled(const fathom_stats *s)
     return s->n_cancelled;
 }
 
+static uint64_t count_shared(const fathom_stats *s)
+{
+    return s->n_shared_token;
+}
+
 /* A way to run requests. Those that set the same member come in an order in which the later one
  * asks for more. */
 static const struct feature {
@@ -368,15 +381,22 @@ static const struct feature {
     void (*turn_on)(struct run *r);
     uint64_t (*count)(const fathom_stats *s); /* how often it took place; NULL: always */
 } features[] = {
-    {"drafts", turn_on_drafts, count_accepted}, {"prefix cache", turn_on_prefix, count_hits},
-    {"tiers", turn_on_tiers, count_tier_hits},  {"chunks", turn_on_chunks, NULL},
-    {"neighbours", turn_on_neighbours, NULL},   {"preemption", turn_on_preemption, count_preempted},
-    {"threads", turn_on_threads, NULL},         {"leavers", turn_on_leavers, count_cancelled},
-    {"fp8 cache", turn_on_fp8, NULL},           {"f32 activations", turn_on_f32, NULL},
+    {"drafts", turn_on_drafts, count_accepted},
+    {"prefix cache", turn_on_prefix, count_hits},
+    {"tiers", turn_on_tiers, count_tier_hits},
+    {"chunks", turn_on_chunks, NULL},
+    {"neighbours", turn_on_neighbours, NULL},
+    {"preemption", turn_on_preemption, count_preempted},
+    {"threads", turn_on_threads, NULL},
+    {"leavers", turn_on_leavers, count_cancelled},
+    {"fp8 cache", turn_on_fp8, NULL},
+    {"f32 activations", turn_on_f32, NULL},
+    {"shared prompts", turn_on_sharing, count_shared}, /* the last: of lanes of one rank alone */
 };
 
 enum { N_FEATURE = sizeof features / sizeof features[0] };
 
+static uint32_t n_feature = N_FEATURE - 1;
 static uint64_t n_seen[N_FEATURE];
 static uint64_t n_case, n_run;
 
@@ -385,7 +405,7 @@ static const char *name_set(uint32_t set)
     static char text[256];
     size_t n = 0;
     text[0] = '\0';
-    for (uint32_t i = 0; i < N_FEATURE; i++) {
+    for (uint32_t i = 0; i < n_feature; i++) {
         if (!(set & 1u << i)) continue;
         n += (size_t)snprintf(text + n, sizeof text - n, "%s%s", n ? " + " : "", features[i].name);
     }
@@ -427,19 +447,32 @@ static void cancel_some(fathom_engine *e, const struct run *r, const struct answ
     if (who->id && !who->done) fathom_cancel(e, who->id);
 }
 
+/* A question with a long prompt, of which no log-probabilities are wanted. */
+static uint32_t any_deep(void)
+{
+    uint32_t k = N_LONG + between(0, N_DEEP - 1);
+    while (questions[k].request.sampling.prompt_logprobs) k = N_LONG + (k + 1 - N_LONG) % N_DEEP;
+    return k;
+}
+
 /* One run of `n` questions drawn from all. */
 static void run_set(uint32_t set, uint32_t n)
 {
     static struct answer answers[MAX_CASE_RUN];
     uint32_t asked[MAX_CASE_RUN];
     struct run r = plain_run(FATHOM_KV_BF16, FATHOM_ACT_BF16);
-    for (uint32_t i = 0; i < N_FEATURE; i++) {
+    for (uint32_t i = 0; i < n_feature; i++) {
         if (set & 1u << i) features[i].turn_on(&r);
     }
     const struct answer *want = plain_answers(r.o.kv, r.o.act);
     fathom_engine *e = open_run(&r);
     memset(answers, 0, sizeof answers);
-    for (uint32_t wave = 0, i = 0; wave < r.n_wave; wave++) {
+    if (r.one_before) {
+        asked[0] = any_deep();
+        submit(e, &answers[0], asked[0]);
+        answers_wait(e, 1);
+    }
+    for (uint32_t wave = 0, i = r.one_before; wave < r.n_wave; wave++) {
         uint32_t first = i;
         for (; i < n * (wave + 1) / r.n_wave; i++) {
             asked[i] = between(0, (r.long_only ? N_LONG : N_REQUEST) - 1);
@@ -456,7 +489,7 @@ static void run_set(uint32_t set, uint32_t n)
     fathom_close(e);
     for (uint32_t i = 0; i < n; i++) expect_plain(&answers[i], &want[asked[i]], set);
     assert_int_equal(s.n_page_free, s.n_page);
-    for (uint32_t i = 0; i < N_FEATURE; i++) {
+    for (uint32_t i = 0; i < n_feature; i++) {
         if (set & 1u << i) n_seen[i] += features[i].count ? features[i].count(&s) : 1;
     }
     n_case += n;
@@ -465,19 +498,20 @@ static void run_set(uint32_t set, uint32_t n)
 
 /* ---- tests ---------------------------------------------------------------------------------- */
 
-enum { N_PAIR = N_FEATURE * (N_FEATURE + 1) / 2, MIN_CASE_PAIR = 12 };
+enum { MIN_CASE_PAIR = 12 };
 
 /* A pair's run is done again, with other requests and more of them, until both features have taken
  * place: a busy machine parts requests in time that else would meet. */
 static void every_pair_of_features_gives_the_plain_bits(void **state)
 {
     (void)state;
-    uint32_t n = (uint32_t)(n_case_wanted * 3 / 4 / N_PAIR);
+    const uint32_t n_pair = n_feature * (n_feature + 1) / 2;
+    uint32_t n = (uint32_t)(n_case_wanted * 3 / 4 / n_pair);
     n = n < MIN_CASE_PAIR ? MIN_CASE_PAIR : n > MAX_CASE_RUN ? MAX_CASE_RUN : n;
-    uint64_t one_in = n_case_wanted > 0 ? MIN_CASE_PAIR * N_PAIR / n_case_wanted : 0;
-    one_in = one_in < 1 ? 1 : one_in > N_FEATURE / 2 ? N_FEATURE / 2 : one_in;
-    for (uint32_t i = 0; i < N_FEATURE; i++) {
-        for (uint32_t k = i; k < N_FEATURE; k++) {
+    uint64_t one_in = n_case_wanted > 0 ? (uint64_t)MIN_CASE_PAIR * n_pair / n_case_wanted : 0;
+    one_in = one_in < 1 ? 1 : one_in > n_feature / 2 ? n_feature / 2 : one_in;
+    for (uint32_t i = 0; i < n_feature; i++) {
+        for (uint32_t k = i; k < n_feature; k++) {
             if ((i + k) % one_in != 0) continue;
             uint64_t seen_i = n_seen[i], seen_k = n_seen[k];
             for (int try = 0; n_seen[i] == seen_i || n_seen[k] == seen_k; try++) {
@@ -496,9 +530,10 @@ static void random_sets_of_features_give_the_plain_bits(void **state)
 {
     (void)state;
     while (n_case < n_case_wanted)
-        run_set((uint32_t)rng_below(&rng, 1u << N_FEATURE), MAX_CASE_RUN);
+        run_set((uint32_t)rng_below(&rng, 1u << n_feature), MAX_CASE_RUN);
     print_message("cases=%" PRIu64 " runs=%" PRIu64, n_case, n_run);
-    for (int i = 0; i < N_FEATURE; i++) print_message(" %s=%" PRIu64, features[i].name, n_seen[i]);
+    for (uint32_t i = 0; i < n_feature; i++)
+        print_message(" %s=%" PRIu64, features[i].name, n_seen[i]);
     print_message("\n");
 }
 
@@ -537,6 +572,7 @@ int main(int argc, char **argv)
     } else if (argc > 3) {
         n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
     }
+    if (n_lane > 1 && n_rank == 1) n_feature = N_FEATURE;
     if (argc > 4 && strcmp(argv[4], "cuda") == 0) backend = FATHOM_BACKEND_CUDA;
     print_message("test_bits %" PRIu64 " %" PRIu64 " %u x %u\n", n_case_wanted, seed,
                   n_lane * n_stage, n_rank);

@@ -513,8 +513,68 @@ static fathom_err lanes_bind(struct step_runner *base)
     return FATHOM_OK;
 }
 
+/* Where the row of a position is in a runner's cache. */
+static uint64_t *row_at(struct null_runner *r, const struct batch *b, uint32_t position,
+                        bool is_draft)
+{
+    const int32_t *table = b->page_table + (uint64_t)b->share->request * b->page_stride;
+    const uint64_t page = (uint64_t)table[position / KV_PAGE_TOKENS];
+    uint64_t *rows = is_draft ? r->draft_rows : r->rows;
+    return &rows[page * KV_PAGE_TOKENS + position % KV_PAGE_TOKENS];
+}
+
+/* A step that shares rows: each lane writes its own, and gets the others'. From then on all have
+ * all rows from the request's first one on. */
+static void share_rows(struct null_lanes *n, const struct step *const *steps, uint32_t i_block)
+{
+    const uint32_t n_lane = n->base.n_lane;
+    const bool is_draft = steps[0]->pass != STEP_MODEL;
+    struct null_runner *r[FATHOM_RANKS_MAX];
+    struct batch b[FATHOM_RANKS_MAX];
+    for (uint32_t i = 0; i < n_lane; i++) {
+        r[i] = owned(n->inner[i]);
+        batch_locate(&r[i]->base.layout, &steps[i]->batch, steps[i]->pass, r[i]->blocks[i_block],
+                     &b[i]);
+        ASSERT(b[i].share && b[i].share->n_row == b[0].share->n_row);
+        write_rows(r[i], &b[i], is_draft, NULL);
+    }
+    const struct batch_share *s = b[0].share;
+    uint32_t p = s->first, rank = 0;
+    for (uint32_t k = 0; k < s->n_segment; k++) {
+        rank = s->segments[k].rank;
+        for (const uint32_t end = p + s->segments[k].n_row; p < end; p++) {
+            const uint64_t row = *row_at(r[rank], &b[rank], p, is_draft);
+            for (uint32_t i = 0; i < n_lane; i++) *row_at(r[i], &b[i], p, is_draft) = row;
+        }
+    }
+    ASSERT(p == s->first + s->n_row);
+    while (p-- > 0) {
+        for (uint32_t i = 0; i < n_lane; i++)
+            ASSERT(*row_at(r[i], &b[i], p, is_draft) == *row_at(r[rank], &b[rank], p, is_draft));
+    }
+}
+
+/* Of steps that wait to be computed, the first of each lane. */
+static void share_queued(struct null_lanes *n)
+{
+    const struct step *steps[FATHOM_RANKS_MAX];
+    uint32_t i_block = 0;
+    for (uint32_t i = 0; i < n->base.n_lane; i++) {
+        struct null_runner *r = owned(n->inner[i]);
+        while (r->n_work > 0 && !r->queue[r->i_work].is_step) (void)work_off(r);
+        ASSERT(r->n_work > 0);
+        steps[i] = &r->queue[r->i_work].step;
+        i_block = r->queue[r->i_work].i_block;
+    }
+    if (steps[0]->batch.share.n_row > 0) share_rows(n, steps, i_block);
+}
+
 static fathom_err lanes_launch(struct step_runner *base, const struct step *step)
 {
+    const struct step *steps[FATHOM_RANKS_MAX];
+    for (uint32_t i = 0; i < base->n_lane; i++) steps[i] = &step[i];
+    if (base->max_flight == 1 && step[0].batch.share.n_row > 0)
+        share_rows(lanes_of(base), steps, 0);
     for (uint32_t i = 0; i < base->n_lane; i++) {
         ASSERT(step[i].pass == step[0].pass);
         fathom_err err = launch(lanes_of(base)->inner[i], &step[i]);
@@ -531,6 +591,7 @@ static fathom_err lanes_draw(struct step_runner *base, const struct step *step)
 
 static fathom_err lanes_wait(struct step_runner *base, struct step_result *out)
 {
+    if (base->max_flight > 1) share_queued(lanes_of(base));
     for (uint32_t i = 0; i < base->n_lane; i++) (void)wait(lanes_of(base)->inner[i], &out[i]);
     show_blocks(lanes_of(base));
     return FATHOM_OK;
@@ -617,6 +678,7 @@ static fathom_err create_lanes(struct step_runner **out, const struct model_limi
     n->base.max_flight = n->inner[0]->max_flight;
     n->base.prompt_form = o->prompt_form;
     n->base.lane_pages = o->n_page;
+    n->base.shares_rows = true;
     n->base.hosts = n->hosts;
     show_blocks(n);
     *out = &n->base;
@@ -654,6 +716,7 @@ fathom_err null_engine_open(fathom_engine **out, const struct null_engine_option
         .max_score = max_score,
         .seed = o->seed,
         .no_prefix_cache = o->no_prefix_cache,
+        .share_prompts = o->share_prompts,
         .offload = o->offload,
     };
     struct step_runner *runner = NULL;

@@ -77,6 +77,7 @@ struct null_engine_options {
     bool no_prefix_cache;
     struct offload_config offload; /* page_bytes is NULL_PAGE_BYTES */
     uint32_t n_draft;
+    uint32_t share_prompts;     /* of several lanes; 0: none is shared */
     uint32_t max_score;         /* 0: 4 */
     struct null_options runner; /* n_page is the engine's too */
 };

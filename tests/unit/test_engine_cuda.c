@@ -107,17 +107,20 @@ static void run(const fathom_options *o, int n_wave, struct answer *answers, fat
     expect_nothing_left("after fathom_close");
 }
 
+static void expect_one(const struct answer *a, const struct answer *want, int k, const char *how)
+{
+    uint32_t n = questions[k].n_output;
+    assert_int_equal(a[k].n, n);
+    if (memcmp(a[k].ids, want[k].ids, n * sizeof *a->ids) != 0 ||
+        memcmp(a[k].logprobs, want[k].logprobs, n * sizeof *a->logprobs) != 0 ||
+        a[k].hash != want[k].hash) {
+        fail_msg("%s: answer %d differs from that of plain steps", how, k);
+    }
+}
+
 static void expect_same(const struct answer *a, const struct answer *want, const char *how)
 {
-    for (int k = 0; k < N_REQUEST; k++) {
-        uint32_t n = questions[k].n_output;
-        assert_int_equal(a[k].n, n);
-        if (memcmp(a[k].ids, want[k].ids, n * sizeof *a->ids) != 0 ||
-            memcmp(a[k].logprobs, want[k].logprobs, n * sizeof *a->logprobs) != 0 ||
-            a[k].hash != want[k].hash) {
-            fail_msg("%s: answer %d differs from that of plain steps", how, k);
-        }
-    }
+    for (int k = 0; k < N_REQUEST; k++) expect_one(a, want, k, how);
 }
 
 static struct answer plain[2][N_REQUEST]; /* [fp8] */
@@ -295,6 +298,26 @@ static void a_ranks_slice_runs_by_itself(void **state)
     expect_same(a[0], a[1], "rank 1 of 2, recorded with drafts");
 }
 
+/* Prompts that come one after the other, which all lanes compute. */
+static void expect_shared(fathom_options o, const struct answer *want)
+{
+    static struct answer a[N_REQUEST];
+    fathom_stats s;
+    o.share_prompts = 8;
+    o.max_num_batched_tokens = 24;
+    o.no_prefix_cache = true;
+    fathom_engine *e = open_engine(&o);
+    for (int k = N_REQUEST - 1; k > 0; k--) {
+        assert_int_equal(submit(e, &a[k], k, NULL), FATHOM_OK);
+        answers_wait(e, 1);
+        expect_one(a, want, k, "a prompt of all lanes");
+    }
+    fathom_get_stats(e, &s);
+    assert_true(s.n_shared_token >= 2 * 48);
+    fathom_close(e);
+    expect_nothing_left("after shared prompts");
+}
+
 /* The plain answers of n ranks, and what they answer with all that a server does. */
 static void expect_ranks(fathom_options o, uint32_t n_rank)
 {
@@ -323,6 +346,7 @@ static void expect_ranks(fathom_options o, uint32_t n_rank)
     expect_same(a, ranks, "several ranks");
     assert_true(s.n_prefix_hit_token > 0);
     assert_true(count_replays() > n_replay);
+    if (o.data_parallel > 1 && o.world <= 1) expect_shared(o, ranks);
     simt_set_devices(1);
 }
 

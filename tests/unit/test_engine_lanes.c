@@ -154,6 +154,111 @@ static void a_lane_takes_from_memory_what_another_has_computed(void **state)
     fathom_close(e);
 }
 
+/* All lanes compute a prompt that is alone, in steps of more tokens than a lane's; the null runner
+ * looks whether all of them have all of its rows. Then another one that begins the same. */
+static void a_long_prompt_is_computed_by_all_lanes(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 12; i++) {
+        const uint32_t n_lane = 2 + i % 3;
+        struct null_engine_options o = options_of(n_lane, 1 + i % 2);
+        o.share_prompts = 8;
+        o.n_draft = i / 4 == 1 ? 2 : 0;
+        o.runner.prompt_form = i / 4 == 2;
+        o.max_num_batched_tokens = 24;
+        fathom_engine *e = open_with(&o);
+        fathom_stats s;
+        fathom_request *r = make(0, 1, 250, 5);
+        r->has_lane = true;
+        r->lane = i % n_lane;
+        answer_ask(e, &answers[0], r);
+        answers_wait(e, 1);
+        expect_drawn(0);
+        fathom_get_stats(e, &s);
+        assert_true(s.n_shared_token > 250 - 24 - 8 * n_lane && s.n_shared_token <= 250);
+        assert_true(s.n_step <= 250 / (24 * n_lane) + 3 + 5);
+        answers_expect_rest(e);
+        make(1, 1, 310, 4); /* of which the lane has three pages */
+        requests[1].has_lane = true;
+        requests[1].lane = i % n_lane;
+        answer_ask(e, &answers[1], &requests[1]);
+        answers_wait(e, 1);
+        expect_drawn(1);
+        assert_int_equal(answers[1].finish.n_cached, 192);
+        fathom_get_stats(e, &s);
+        assert_true(s.n_shared_token > 250 + 60);
+        answers_expect_rest(e);
+        fathom_close(e);
+    }
+}
+
+/* While another lane has a prompt, or where it is not wanted, a prompt stays on its lane. */
+static void a_prompt_is_shared_only_by_lanes_without_one(void **state)
+{
+    (void)state;
+    struct null_gate gate;
+    null_gate_init(&gate);
+    for (uint32_t share = 0; share <= 100; share += 100) {
+        struct null_engine_options o = options_of(2, 1);
+        o.share_prompts = share;
+        o.runner.gate = &gate;
+        null_gate_shut(&gate);
+        fathom_engine *e = open_with(&o);
+        fathom_stats s;
+        answer_ask(e, &answers[0], make(0, 1, 5, 2)); /* held until both have come */
+        null_gate_wait(&gate);
+        for (uint32_t k = 1; k < 3; k++) {
+            fathom_request *r = make(k, k, 300, 2);
+            r->has_lane = true;
+            r->lane = k - 1;
+            answer_ask(e, &answers[k], r);
+        }
+        null_gate_open(&gate);
+        answers_wait(e, 3);
+        for (uint32_t k = 0; k < 3; k++) expect_drawn(k);
+        fathom_get_stats(e, &s);
+        assert_int_equal(s.n_shared_token, 0);
+        answer_ask(e, &answers[3], make(3, 3, 199, 2)); /* less than 100 for each */
+        answers_wait(e, 1);
+        answer_ask(e, &answers[4], make(4, 4, 200, 2));
+        answers_wait(e, 1);
+        fathom_get_stats(e, &s);
+        assert_int_equal(s.n_shared_token, share ? 192 : 0);
+        answers_expect_rest(e);
+        fathom_close(e);
+    }
+}
+
+/* A guest whose own requests need the pages has them back, and all answers stay. */
+static void guests_give_way(void **state)
+{
+    (void)state;
+    uint64_t n_shared = 0, n_preempted = 0;
+    for (uint32_t i = 0; i < 8; i++) {
+        struct null_engine_options o = options_of(2, 1 + i % 2);
+        o.share_prompts = 4;
+        o.max_num_batched_tokens = 16;
+        o.runner.n_page = 13;
+        o.n_draft = i / 4 ? 2 : 0;
+        fathom_engine *e = open_with(&o);
+        fathom_stats s;
+        for (uint32_t k = 0; k < 16; k++) { /* answers on lane 1, which grow */
+            fathom_request *r = make(k, k, k < 5 ? 8 : 220, k < 5 ? 150 : 4);
+            r->has_lane = true;
+            r->lane = k < 5;
+            answer_ask(e, &answers[k], r);
+        }
+        answers_wait(e, 16);
+        for (uint32_t k = 0; k < 16; k++) expect_drawn(k);
+        fathom_get_stats(e, &s);
+        n_shared += s.n_shared_token;
+        n_preempted += s.n_preempted;
+        answers_expect_rest(e);
+        fathom_close(e);
+    }
+    assert_true(n_shared > 0 && n_preempted > 0);
+}
+
 static void a_lane_that_is_not_there_is_refused(void **state)
 {
     (void)state;
@@ -170,7 +275,8 @@ static void a_lane_that_is_not_there_is_refused(void **state)
 }
 
 /* Requests come in turn with events, so that steps and arrivals mix; some are cancelled. */
-static void run_round(uint64_t *g, uint64_t *n_step, uint64_t *n_ahead, uint64_t *n_preempted)
+static void run_round(uint64_t *g, uint64_t *n_step, uint64_t *n_ahead, uint64_t *n_preempted,
+                      uint64_t *n_shared)
 {
     struct null_engine_options o =
         options_of(1 + (uint32_t)rng_below(g, N_LANE_MAX), 1 + (uint32_t)rng_below(g, 3));
@@ -178,6 +284,9 @@ static void run_round(uint64_t *g, uint64_t *n_step, uint64_t *n_ahead, uint64_t
     o.runner.n_wrong = (uint32_t)rng_below(g, 4);
     o.runner.n_page = rng_below(g, 2) ? 40 : 6;
     o.no_prefix_cache = rng_below(g, 4) == 0;
+    o.share_prompts = rng_below(g, 4) ? 1 + (uint32_t)rng_below(g, 30) : 0;
+    o.max_num_batched_tokens = rng_below(g, 2) ? 96 : 24;
+    o.runner.prompt_form = rng_below(g, 2);
     if (!o.no_prefix_cache && rng_below(g, 2))
         o.offload = (struct offload_config){
             .n_ram_page = 48, .page_bytes = NULL_PAGE_BYTES, .with_next = o.n_draft > 0};
@@ -200,6 +309,7 @@ static void run_round(uint64_t *g, uint64_t *n_step, uint64_t *n_ahead, uint64_t
     *n_step += s.n_step;
     *n_ahead += s.n_step_ahead;
     *n_preempted += s.n_preempted;
+    *n_shared += s.n_shared_token;
     answers_expect_rest(e);
     fathom_close(e);
 }
@@ -208,12 +318,13 @@ static void whatever_comes_is_answered_as_alone(void **state)
 {
     (void)state;
     uint64_t g = seed;
-    uint64_t n_step = 0, n_ahead = 0, n_preempted = 0;
-    for (uint64_t i = 0; i < n_round; i++) run_round(&g, &n_step, &n_ahead, &n_preempted);
+    uint64_t n_step = 0, n_ahead = 0, n_preempted = 0, n_shared = 0;
+    for (uint64_t i = 0; i < n_round; i++)
+        run_round(&g, &n_step, &n_ahead, &n_preempted, &n_shared);
     print_message("rounds=%" PRIu64 " seed=%" PRIu64 " steps=%" PRIu64 " ahead=%" PRIu64
-                  " preempted=%" PRIu64 "\n",
-                  n_round, seed, n_step, n_ahead, n_preempted);
-    assert_true(n_ahead > 0 && n_preempted > 0);
+                  " preempted=%" PRIu64 " shared tokens=%" PRIu64 "\n",
+                  n_round, seed, n_step, n_ahead, n_preempted, n_shared);
+    assert_true(n_ahead > 0 && n_preempted > 0 && n_shared > 0);
 }
 
 int main(int argc, char **argv)
@@ -224,6 +335,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_lane_without_work_holds_up_nobody),
         cmocka_unit_test(lanes_whose_requests_end_rest_in_the_steps_of_others),
         cmocka_unit_test(a_lane_takes_from_memory_what_another_has_computed),
+        cmocka_unit_test(a_long_prompt_is_computed_by_all_lanes),
+        cmocka_unit_test(a_prompt_is_shared_only_by_lanes_without_one),
+        cmocka_unit_test(guests_give_way),
         cmocka_unit_test(a_lane_that_is_not_there_is_refused),
         cmocka_unit_test(whatever_comes_is_answered_as_alone),
     };

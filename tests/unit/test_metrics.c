@@ -24,6 +24,7 @@ static fathom_stats stats = {.n_running = 3,
                              .n_step_by_size = {[0] = 6, [FATHOM_STEP_SIZES - 1] = 1},
                              .n_step_ahead = 5,
                              .n_prompt_token = 900,
+                             .n_shared_token = 512,
                              .n_output_token = 60,
                              .n_preempted = 1,
                              .n_prefix_query_token = 640,
@@ -81,6 +82,7 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "vllm:num_requests_waiting", "", 2);
     assert_sample(&b, "vllm:kv_cache_usage_perc", "", 0.75);
     assert_sample(&b, "vllm:prompt_tokens_total", "", 900);
+    assert_sample(&b, "fathom_prompt_tokens_shared_total", "", 512);
     assert_sample(&b, "vllm:generation_tokens_total", "", 60);
     assert_sample(&b, "vllm:num_preemptions_total", "", 1);
     assert_sample(&b, "vllm:prompt_tokens_cached_total", "", 128);

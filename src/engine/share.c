@@ -1,0 +1,274 @@
+/* share.c - which prompt is shared, where its rows are, and who computes which of them */
+#include "engine/share.h"
+
+#include "base/assert.h"
+#include "base/fail.h"
+#include "base/mem.h"
+
+fathom_err share_init(struct share *s, const struct share_config *c)
+{
+    const uint32_t n_page = request_n_page(c->max_context);
+    ASSERT(c->n_lane >= 2 && c->n_lane <= PARALLEL_RANKS_MAX && c->least >= 1);
+    *s = (struct share){.least = c->least, .max_num_seqs = c->max_num_seqs};
+    s->parts = mem_calloc(c->n_lane, sizeof *s->parts);
+    if (!s->parts) return FATHOM_ENOMEM;
+    s->n_lane = c->n_lane;
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        s->parts[i].sched = c->scheds[i];
+        s->parts[i].pages = mem_calloc(n_page, sizeof *s->parts[i].pages);
+        if (!s->parts[i].pages) return FATHOM_ENOMEM;
+        TRY(plan_init(&s->parts[i].plan, c->max_num_seqs));
+    }
+    return FATHOM_OK;
+}
+
+void share_fini(struct share *s)
+{
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        mem_free(s->parts[i].pages);
+        plan_fini(&s->parts[i].plan);
+    }
+    mem_free(s->parts);
+    *s = (struct share){0};
+}
+
+/* ---- whose prompt --------------------------------------------------------------------------- */
+
+/* Guests give their pages back. */
+static void end_sharing(struct share *s)
+{
+    ASSERT(s->request && s->home < s->n_lane);
+    for (uint32_t i = 0; i < s->n_lane; i++) sched_give_guest(s->parts[i].sched);
+    s->request = NULL;
+    s->n_known = 0;
+}
+
+/* Pages for all of the prompt on all guests; some may have been given back meanwhile. */
+static bool take_pages(struct share *s, const struct request *r)
+{
+    const uint32_t n_page = request_n_page(r->n_prompt);
+    ASSERT(s->request == r && n_page >= 1);
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        struct share_part *p = &s->parts[i];
+        if (i == s->home || sched_n_guest_page(s->parts[i].sched) > 0) continue;
+        s->n_known = 0;
+        if (!sched_take_guest(s->parts[i].sched, p->pages, n_page)) return false;
+    }
+    return true;
+}
+
+bool share_begin(struct share *s, const uint32_t *home)
+{
+    s->n_token = 0;
+    if (s->n_lane == 0 || !home) return false;
+    struct request *r = sched_first_wide(s->parts[*home].sched, s->least * s->n_lane);
+    if (s->request && s->request != r) end_sharing(s);
+    if (!r) return false;
+    s->request = r;
+    s->home = *home;
+    if (take_pages(s, r)) return true;
+    end_sharing(s);
+    return false;
+}
+
+void share_drop(struct share *s, const struct request *r)
+{
+    if (s->request && s->request == r) end_sharing(s);
+}
+
+void share_settle(struct share *s)
+{
+    const struct request *r = s->request;
+    if (!r) return;
+    if (s->n_token > 0) s->n_known = s->first + s->n_token;
+    if (r->state != REQUEST_RUNNING || r->n_computed >= r->n_prompt) end_sharing(s);
+}
+
+/* ---- who computes what ---------------------------------------------------------------------- */
+
+/* Tokens of the prompt that guest i can compute beside its own plan. */
+static uint32_t room_of(const struct share *s, const struct plan *plans, uint32_t i)
+{
+    const bool has_place = plans[i].n_entry < s->max_num_seqs;
+    const bool has_pages =
+        sched_n_guest_page(s->parts[i].sched) > 0; /* its own requests may need them */
+    return has_place && has_pages ? sched_n_left(s->parts[i].sched) : 0;
+}
+
+void share_lend(struct share *s, const struct plan *plans)
+{
+    uint32_t n = 0;
+    ASSERT(s->request && s->n_token == 0);
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        if (i == s->home) continue;
+        const uint32_t room = room_of(s, plans, i);
+        if (room == 0) return;
+        n += room;
+    }
+    sched_lend(s->parts[s->home].sched, s->request, n, s->least * s->n_lane);
+}
+
+void share_runs(uint32_t n_token, const uint32_t *room, uint32_t n, uint32_t *run)
+{
+    uint32_t level = 0, sum = 0;
+    ASSERT(n >= 1 && n_token >= n);
+    while (sum < n_token) { /* to the next room that is full, or to the level that all need */
+        uint32_t n_open = 0, step = UINT32_MAX;
+        for (uint32_t i = 0; i < n; i++) {
+            if (room[i] <= level) continue;
+            n_open++;
+            if (room[i] - level < step) step = room[i] - level;
+        }
+        ASSERT(n_open > 0);
+        const uint32_t need = (n_token - sum + n_open - 1) / n_open;
+        if (need < step) step = need;
+        level += step;
+        sum += step * n_open;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const bool is_open = room[i] >= level;
+        run[i] = is_open ? level : room[i];
+        if (is_open && sum > n_token) {
+            run[i]--;
+            sum--;
+        }
+    }
+    ASSERT(sum == n_token);
+}
+
+/* The entry that others may compute tokens of, of a plan. */
+static uint32_t find_lent(const struct plan *p)
+{
+    uint32_t i = 0;
+    ASSERT(!p->is_ahead); /* nothing is lent to those */
+    while (i < p->n_entry && !p->entries[i].is_lent) i++;
+    return i;
+}
+
+/* The home's part: its plan, but of the entry the last tokens alone. */
+static void plan_home(struct share_part *part, const struct plan *own, uint32_t i_lent)
+{
+    struct plan *p = &part->plan;
+    struct plan_entry *const entries = p->entries;
+    uint32_t n_token = 0;
+    *p = *own;
+    p->entries = entries;
+    for (uint32_t i = 0; i < own->n_entry; i++) {
+        struct plan_entry *e = &entries[i];
+        *e = own->entries[i];
+        if (i == i_lent) {
+            e->first += e->n_token - part->n_row;
+            e->n_token = part->n_row;
+        }
+        e->i_token = n_token;
+        n_token += e->n_token;
+    }
+    p->n_token = n_token;
+}
+
+/* A guest's part: its plan, and behind it tokens of the entry e from `first` on. */
+static void plan_guest(struct share_part *part, const struct plan *own, const struct request *r,
+                       const struct plan_entry *e, uint32_t first)
+{
+    struct plan *p = &part->plan;
+    struct plan_entry *const entries = p->entries;
+    *p = *own;
+    p->entries = entries;
+    for (uint32_t i = 0; i < own->n_entry; i++) entries[i] = own->entries[i];
+    part->guest = (struct request){.state = REQUEST_RUNNING,
+                                   .ids = r->ids,
+                                   .pages = part->pages,
+                                   .n_page = request_n_page(r->n_prompt),
+                                   .n_prompt = r->n_prompt,
+                                   .n_token = r->n_token,
+                                   .max_token = r->max_token,
+                                   .n_computed = first + part->n_row};
+    entries[p->n_entry++] = (struct plan_entry){.request = &part->guest,
+                                                .first = first,
+                                                .n_token = part->n_row,
+                                                .i_token = p->n_token,
+                                                .is_prompt = e->is_prompt};
+    p->n_token += part->n_row;
+    if (e->first + e->n_token > p->max_context) p->max_context = e->first + e->n_token;
+}
+
+uint32_t share_cut(struct share *s, const struct plan *plans)
+{
+    uint32_t room[PARALLEL_RANKS_MAX], run[PARALLEL_RANKS_MAX], n = 0;
+    if (!s->request) return 0;
+    const struct plan *own = &plans[s->home];
+    const uint32_t i_lent = find_lent(own);
+    if (i_lent == own->n_entry) { /* it waits, or there was no room on a guest */
+        if (s->request->state != REQUEST_RUNNING) end_sharing(s);
+        return 0;
+    }
+    const struct plan_entry *e = &own->entries[i_lent];
+    const struct request *r = s->request;
+    ASSERT(e->request == r && e->n_draft == 0 && e->n_score == 0);
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        if (i != s->home) room[n++] = room_of(s, plans, i);
+    }
+    room[n++] = e->n_token - e->n_lent;
+    share_runs(e->n_token, room, n, run);
+    s->first = e->first;
+    s->n_token = e->n_token;
+    if (s->n_known > s->first) s->n_known = s->first; /* it was computed once more */
+    s->parts[s->home].n_row = run[n - 1];
+    plan_home(&s->parts[s->home], own, i_lent);
+    uint32_t first = e->first, k = 0;
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        if (i == s->home) continue;
+        s->parts[i].n_row = run[k++];
+        plan_guest(&s->parts[i], &plans[i], r, e, first);
+        first += s->parts[i].n_row;
+    }
+    return s->n_token;
+}
+
+const struct plan *share_plan(const struct share *s, uint32_t i, const struct plan *own)
+{
+    ASSERT(s->n_token == 0 || (i < s->n_lane && !own->is_ahead));
+    return s->n_token > 0 ? &s->parts[i].plan : own;
+}
+
+bool share_is_guest_alone(const struct share *s, uint32_t i, const struct step *step)
+{
+    ASSERT(s->n_token == 0 || (i < s->n_lane && step->batch.n_token >= s->parts[i].n_row));
+    return s->n_token > 0 && i != s->home && step->batch.n_token == s->parts[i].n_row;
+}
+
+static void add_segment(struct batch_share *b, uint32_t rank, uint32_t n_row)
+{
+    ASSERT(b->n_segment < SHARE_SEGMENTS_MAX);
+    b->segments[b->n_segment++] = (struct share_segment){rank, n_row};
+    b->n_row += n_row;
+}
+
+/* The pages of the rows behind a lane's run too: the others bring them. */
+static void put_pages(const struct share *s, const struct request *r, uint32_t i_entry,
+                      const struct batch_layout *l, void *host, const struct step *step)
+{
+    const uint32_t stride = step->batch.page_stride;
+    int32_t *table = (int32_t *)((char *)host + l->page_table) + (size_t)i_entry * stride;
+    const uint32_t n_page = request_n_page(s->first + s->n_token);
+    ASSERT(n_page <= stride && n_page <= r->n_page);
+    for (uint32_t j = 0; j < n_page; j++) table[j] = (int32_t)r->pages[j];
+}
+
+void share_put(const struct share *s, uint32_t i, const struct batch_layout *l, void *host,
+               struct step *step)
+{
+    const struct share_part *part = &s->parts[i];
+    const struct request *r = i == s->home ? s->request : &part->guest;
+    struct batch_share *b = &step->batch.share;
+    if (s->n_token == 0) return;
+    ASSERT(step->pass == STEP_MODEL && b->n_row == 0 && part->plan.n_entry > 0);
+    b->first = s->n_known;
+    while (part->plan.entries[b->request].request != r) b->request++;
+    if (s->n_known < s->first) add_segment(b, s->home, s->first - s->n_known);
+    for (uint32_t k = 0; k < s->n_lane; k++) {
+        if (k != s->home) add_segment(b, k, s->parts[k].n_row);
+    }
+    add_segment(b, s->home, s->parts[s->home].n_row);
+    put_pages(s, r, b->request, l, host, step);
+}
