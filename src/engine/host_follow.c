@@ -1,6 +1,8 @@
 /* host_follow.c - another host than host 0: it joins, and does what WORK says
  *
- * Of stages a block is written again when the ranks are done with the step that had it.
+ * Of stages a block is written again when the ranks are done with the step that had it. Of one
+ * stage the ranks here are told what host 0's are, in the same order: a step launched ahead and the
+ * wait for the one before too, so that blocks go round as they do there.
  */
 #include "engine/host_follow.h"
 
@@ -12,11 +14,12 @@
 #include "engine/host_lanes.h"
 
 /* Copies a range of a block; false: it is none of this block, or there are too few bytes. */
-static bool copy_range(const struct step_runner *r, void *block, const struct block_range *range,
+static bool copy_range(size_t room, void *block, const struct block_range *range,
                        const unsigned char **at, const unsigned char *end)
 {
-    const size_t room = r->layout.n_bytes, n = range->n_bytes;
+    const size_t n = range->n_bytes;
     ASSERT(block && *at <= end);
+    if (n == 0) return true;
     if (n > room || range->offset > room - n || n > (size_t)(end - *at)) return false;
     memcpy((char *)block + range->offset, *at, n);
     *at += n;
@@ -27,7 +30,7 @@ static bool copy_range(const struct step_runner *r, void *block, const struct bl
 struct follower {
     struct host_lanes *lanes;
     struct step_runner *ranks;
-    struct flights flights; /* of stages: those that the ranks have not been waited for */
+    struct flights flights; /* those that the ranks have not been waited for */
     unsigned char *rooms;   /* [n_room][room_bytes] for WORK: host memory of the ranks */
     size_t room_bytes;
     uint32_t n_room;
@@ -37,12 +40,16 @@ struct follower {
     struct step steps[PARALLEL_RANKS_MAX];
 };
 
-/* Of stages: the block of a launch, when no step of it is under way any more. */
+/* The block of a launch: of stages when no step of it is under way any more, else one that none
+ * has. */
 static fathom_err take_block(struct follower *f, const struct work *w)
 {
     struct step_result result;
     ASSERT(w->kind == WORK_LAUNCH && w->block < f->ranks->max_flight);
-    if (!f->lanes->stages) return FATHOM_OK;
+    if (!f->lanes->stages) {
+        if (f->flights.n > 0) f->ranks->ops->next_block(f->ranks);
+        return FATHOM_OK;
+    }
     while (has_flight(&f->flights, w->block)) {
         TRY(f->ranks->ops->wait(f->ranks, &result));
         (void)pop_flight(&f->flights);
@@ -51,17 +58,21 @@ static fathom_err take_block(struct follower *f, const struct work *w)
     return FATHOM_OK;
 }
 
-/* The end of a step: what lanes have drawn goes to host 0. Of stages the ranks tell it. */
-static fathom_err end_step(struct follower *f, const struct work *w, fathom_diag *d)
+static fathom_err draw_step(struct follower *f, const struct work *w)
+{
+    ASSERT(w->kind == WORK_DRAW && w->block < f->ranks->max_flight);
+    TRY(f->ranks->ops->draw(f->ranks, f->steps));
+    push_flight(&f->flights, w->block);
+    return FATHOM_OK;
+}
+
+/* The end of the oldest step: what lanes have drawn goes to host 0. Of stages the ranks tell it. */
+static fathom_err end_step(struct follower *f, fathom_diag *d)
 {
     struct step_result results[PARALLEL_RANKS_MAX];
     struct host_lanes *l = f->lanes;
-    ASSERT(w->kind == WORK_DRAW && w->block < f->ranks->max_flight);
-    TRY(f->ranks->ops->draw(f->ranks, f->steps));
-    if (l->stages) {
-        push_flight(&f->flights, w->block);
-        return FATHOM_OK;
-    }
+    ASSERT(!l->stages && f->flights.n > 0);
+    (void)pop_flight(&f->flights);
     TRY(f->ranks->ops->wait(f->ranks, results));
     const uint32_t first = l->hosts->node_rank * l->n_local_lane;
     for (uint32_t i = 0; l->n_lane > 0 && i < f->n_step; i++) {
@@ -72,18 +83,21 @@ static fathom_err end_step(struct follower *f, const struct work *w, fathom_diag
     return FATHOM_OK;
 }
 
-/* The bytes of the blocks of a WORK behind its steps. */
+/* The bytes of the blocks of a WORK behind its steps. A step behind one that is under way has
+ * neither masks nor histories, for which its block has no room (step_runner.h). */
 static bool copy_blocks(struct follower *f, const struct work *w, const unsigned char *at,
                         const unsigned char *end)
 {
     struct step_runner *r = f->ranks;
+    const bool is_ahead = !f->lanes->stages && f->flights.n > 0;
+    const size_t room = is_ahead ? r->layout.history : r->layout.n_bytes;
     bool fits = true;
     for (uint32_t i = 0; i < f->n_step; i++) {
         struct block_range ranges[WORK_RANGES_MAX];
         const uint32_t n = work_ranges(ranges, w->kind, &f->steps[i]);
         fits = fits && f->steps[i].prefix_bytes <= r->layout.bias;
         for (uint32_t k = 0; k < n; k++)
-            fits = fits && copy_range(r, step_runner_host(r, i), &ranges[k], &at, end);
+            fits = fits && copy_range(room, step_runner_host(r, i), &ranges[k], &at, end);
     }
     return fits && at == end;
 }
@@ -94,19 +108,30 @@ static unsigned char *room_of(const struct follower *f)
     return f->rooms + f->i_room * f->room_bytes;
 }
 
-/* A step, or its draws: n bytes behind the head. */
+/* Whether it is the turn of what a WORK says of a step. */
+static bool is_due(const struct follower *f, const struct work *w)
+{
+    const bool has_stages = f->lanes->stages != NULL;
+    const uint32_t n_block = f->ranks->max_flight;
+    if (w->n_step != f->n_step || w->block >= n_block) return false;
+    if (w->kind == WORK_WAIT)
+        return !has_stages && f->flights.n > 0 && f->flights.blocks[0] == w->block;
+    if (w->kind != WORK_LAUNCH && w->kind != WORK_DRAW) return false;
+    return has_stages || f->flights.n < n_block;
+}
+
+/* A step, its draws, or its end: n bytes behind the head. */
 static fathom_err obey_step(struct follower *f, const struct work *w, const unsigned char *at,
                             size_t n, fathom_diag *d)
 {
     const size_t n_steps = f->n_step * sizeof f->steps[0];
-    const bool is_launch = w->kind == WORK_LAUNCH;
-    bool fits = n >= n_steps && w->block < f->ranks->max_flight && w->n_step == f->n_step &&
-                (is_launch || w->kind == WORK_DRAW);
+    bool fits = n >= n_steps && is_due(f, w);
     if (fits) memcpy(f->steps, at, n_steps);
-    if (fits && is_launch) TRY(take_block(f, w));
+    if (fits && w->kind == WORK_LAUNCH) TRY(take_block(f, w));
     fits = fits && copy_blocks(f, w, at + n_steps, at + n);
     if (!fits) FAIL(d, FATHOM_EFORMAT, "host 0 tells a step that is none");
-    return is_launch ? f->ranks->ops->launch(f->ranks, f->steps) : end_step(f, w, d);
+    if (w->kind == WORK_WAIT) return end_step(f, d);
+    return w->kind == WORK_DRAW ? draw_step(f, w) : f->ranks->ops->launch(f->ranks, f->steps);
 }
 
 /* The ranks copy it in before what they are told next; its room is in use until then. */
@@ -179,7 +204,7 @@ static fathom_err follow_generation(struct follower *f, fathom_diag *d)
     if (stages) TRY(stage_net_begin(stages, links, d));
     fathom_err err = follow_once(f, d);
     if (stages) stage_net_end(stages);
-    if (err == FATHOM_EPEER && f->flights.n > 0) { /* a rank's own error is the cause */
+    if (err == FATHOM_EPEER && stages && f->flights.n > 0) { /* a rank's own error is the cause */
         const fathom_err own = ranks->ops->wait(ranks, &result);
         if (own && own != FATHOM_EPEER) err = diag_fail(d, own, "%s", ranks->ops->fault(ranks));
     }
@@ -227,7 +252,7 @@ fathom_err host_follow(struct host_lanes *l, struct step_runner *ranks,
     struct follower f = {
         .lanes = l, .ranks = ranks, .n_page = self->n_page, .n_step = work_n_step(l)};
     ASSERT(self->node_rank > 0 && !l->hub && !l->member);
-    ASSERT((ranks->max_flight == 1) == !l->stages);
+    ASSERT(ranks->max_flight <= PARALLEL_STAGES_MAX);
     if (work_max > UINT32_MAX) FAIL(d, FATHOM_ELIMIT, "a step of %zu bytes is too long", work_max);
     TRY(make_rooms(&f, work_max, d));
     fathom_err err = host_member_create(&l->member, &c, d);

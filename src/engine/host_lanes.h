@@ -84,16 +84,20 @@ fathom_err host_lanes_await_record(struct host_lanes *l, uint32_t host, uint32_t
 /* ---- WORK ----
  *
  * { struct work }, n_step steps, and of their blocks the bytes that the steps say: of a launch the
- * prefix and the extras, of a draw the masks. Where requests are cut over ranks a host gets the
- * steps of its lanes, else all get the only one. Or { struct work } and a host's part of a page's
- * record, to be copied in before the steps that are told later; or { struct work } alone, and that
- * part goes to host 0. Hosts run one build (host_hello.h), so structs are sent as they are. */
+ * prefix and the extras, of a draw the masks, of a wait nothing. Where requests are cut over ranks
+ * a host gets the steps of its lanes, else all get the only one. Of one stage a step told while
+ * others are under way is the one behind them, and a wait is for the oldest; of more nobody is told
+ * to wait.
+ *
+ * Or { struct work } and a host's part of a page's record, to be copied in before the steps that
+ * are told later; or { struct work } alone, and that part goes to host 0. Hosts run one build
+ * (host_hello.h), so structs are sent as they are. */
 
-enum work_kind { WORK_LAUNCH = 1, WORK_DRAW, WORK_PAGE_IN, WORK_PAGE_OUT };
+enum work_kind { WORK_LAUNCH = 1, WORK_DRAW, WORK_WAIT, WORK_PAGE_IN, WORK_PAGE_OUT };
 
 struct work {
     uint32_t kind;
-    uint32_t block;  /* of stages */
+    uint32_t block;  /* of the step, as host 0's ranks have it */
     uint32_t n_step; /* 0 of a page */
     uint32_t lane;   /* of the host, which has the page */
     uint32_t page;
@@ -119,6 +123,7 @@ enum { WORK_RANGES_MAX = 1 + SAMPLE_EXTRA_N };
 static inline uint32_t work_ranges(struct block_range out[WORK_RANGES_MAX], uint32_t kind,
                                    const struct step *s)
 {
+    if (kind == WORK_WAIT) return 0;
     if (kind == WORK_DRAW) {
         out[0] = s->sampler.masks;
         return 1;
@@ -128,7 +133,7 @@ static inline uint32_t work_ranges(struct block_range out[WORK_RANGES_MAX], uint
     return WORK_RANGES_MAX;
 }
 
-/* Blocks of steps under way, of stages: at the front the oldest. */
+/* Blocks of steps under way: at the front the oldest. */
 struct flights {
     uint32_t blocks[PARALLEL_STAGES_MAX];
     uint32_t n;

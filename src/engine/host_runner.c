@@ -1,8 +1,10 @@
 /* host_runner.c - host 0's runner: steps as WORK to other hosts, and to the ranks here
  *
- * Of several stages as many steps are under way as there are stages, and WORK says the block. Where
- * requests are cut over ranks, the lanes of other hosts have blocks here, which are sent to them,
- * and what they draw comes back (host_lanes.c).
+ * Of several stages as many steps are under way as there are stages, and WORK says the block. Of
+ * one stage steps are launched ahead as on one host: their ids come on each device from the draws
+ * before them, and the other hosts are told the same calls in the same order, waits too, so that
+ * their blocks go round as those here do. Where requests are cut over ranks, the lanes of other
+ * hosts have blocks here, which are sent to them, and what they draw comes back (host_lanes.c).
  */
 #include "engine/host_runner.h"
 
@@ -19,13 +21,14 @@ struct host_runner {
     struct step_runner base; /* first member */
     struct step_runner *ranks;
     struct host_lanes *lanes;
-    uint32_t block; /* of stages: of the step that is written */
+    uint32_t block; /* of the step that is written */
     struct flights flights;
+    struct step *steps;  /* [max_flight][n_lane], or of the only lane: of each block */
     bool is_filling;     /* pages have gone out since the ranks were waited for */
     unsigned char *work; /* [work_bytes_max] */
-    /* of lanes: blocks that hosts[] of other hosts' are, the steps under way, and their draws */
+    /* of lanes: blocks that hosts[] of other hosts' are, and their draws. A block is written again
+     * once it is told, whether or not its step is under way. */
     unsigned char *blocks;
-    struct step *steps; /* [n_lane] */
     unsigned char *drawn;
     size_t drawn_bytes; /* of a lane */
     char fault[HOST_TEXT_MAX + 1];
@@ -63,11 +66,19 @@ static fathom_err bind(struct step_runner *base)
     return ranks->ops->bind(ranks);
 }
 
-/* A WORK of `n` steps into r->work; returns its bytes. */
-static size_t write_work(struct host_runner *r, uint32_t kind, const struct step *steps,
-                         uint32_t first, uint32_t n)
+/* The steps of a block. */
+static struct step *steps_of(struct host_runner *r, uint32_t block)
 {
-    const struct work w = {.kind = kind, .block = r->block, .n_step = n};
+    ASSERT(block < r->base.max_flight);
+    return &r->steps[(size_t)block * step_runner_n_lane(&r->base)];
+}
+
+/* A WORK of `n` steps of a block into r->work; returns its bytes. */
+static size_t write_work(struct host_runner *r, uint32_t kind, uint32_t block, uint32_t first,
+                         uint32_t n)
+{
+    const struct work w = {.kind = kind, .block = block, .n_step = n};
+    const struct step *steps = steps_of(r, block);
     unsigned char *at = r->work;
     memcpy(at, &w, sizeof w);
     memcpy(at + sizeof w, steps + first, n * sizeof *steps);
@@ -75,28 +86,28 @@ static size_t write_work(struct host_runner *r, uint32_t kind, const struct step
     for (uint32_t i = first; i < first + n; i++) {
         struct block_range ranges[WORK_RANGES_MAX];
         const uint32_t n_range = work_ranges(ranges, kind, &steps[i]);
-        const char *block = step_runner_host(&r->base, i);
+        const char *arrays = step_runner_host(&r->base, i);
         for (uint32_t k = 0; k < n_range; k++) {
             ASSERT(ranges[k].offset + ranges[k].n_bytes <= r->base.layout.n_bytes);
-            memcpy(at, block + ranges[k].offset, ranges[k].n_bytes);
+            memcpy(at, arrays + ranges[k].offset, ranges[k].n_bytes);
             at += ranges[k].n_bytes;
         }
     }
     return (size_t)(at - r->work);
 }
 
-/* To all hosts what is to be done with a step: the same, or to each of its lanes'. */
-static fathom_err tell(struct host_runner *r, uint32_t kind, const struct step *steps)
+/* To all hosts what is to be done with the step of a block: the same, or to each of its lanes'. */
+static fathom_err tell(struct host_runner *r, uint32_t kind, uint32_t block)
 {
     struct host_lanes *l = r->lanes;
     const uint32_t n = work_n_step(l);
     struct link_part part = {r->work, 0};
     if (l->n_lane == 0) {
-        part.n = write_work(r, kind, steps, 0, 1);
+        part.n = write_work(r, kind, block, 0, 1);
         return host_hub_tell(l->hub, &part, 1);
     }
     for (uint32_t host = 1; host < l->hosts->n_node; host++) {
-        part.n = write_work(r, kind, steps, host * n, n);
+        part.n = write_work(r, kind, block, host * n, n);
         TRY(host_hub_tell_one(l->hub, host, &part, 1));
     }
     return FATHOM_OK;
@@ -105,9 +116,12 @@ static fathom_err tell(struct host_runner *r, uint32_t kind, const struct step *
 /* Steps of lanes know the largest of all hosts. */
 static const struct step *keep_steps(struct host_runner *r, const struct step *steps)
 {
-    if (r->base.n_lane < 2) return steps;
-    step_runner_put_lanes(r->steps, steps, r->base.n_lane);
-    return r->steps;
+    struct step *kept = steps_of(r, r->block);
+    if (r->base.n_lane > 1)
+        step_runner_put_lanes(kept, steps, r->base.n_lane);
+    else
+        *kept = *steps;
+    return kept;
 }
 
 static fathom_err launch(struct step_runner *base, const struct step *steps)
@@ -115,7 +129,7 @@ static fathom_err launch(struct step_runner *base, const struct step *steps)
     struct host_runner *r = runner_of(base);
     ASSERT(base->host == r->ranks->host);
     steps = keep_steps(r, steps);
-    TRY(tell(r, WORK_LAUNCH, steps));
+    TRY(tell(r, WORK_LAUNCH, r->block));
     return r->ranks->ops->launch(r->ranks, steps);
 }
 
@@ -123,19 +137,20 @@ static fathom_err draw(struct step_runner *base, const struct step *steps)
 {
     struct host_runner *r = runner_of(base);
     steps = keep_steps(r, steps);
-    TRY(tell(r, WORK_DRAW, steps));
+    TRY(tell(r, WORK_DRAW, r->block));
     TRY(r->ranks->ops->draw(r->ranks, steps));
-    if (r->lanes->stages) push_flight(&r->flights, r->block);
+    push_flight(&r->flights, r->block);
     return FATHOM_OK;
 }
 
 /* What the lanes of other hosts have drawn. */
-static fathom_err await_lanes(struct host_runner *r, struct step_result *out)
+static fathom_err await_lanes(struct host_runner *r, const struct step *steps,
+                              struct step_result *out)
 {
     struct host_lanes *l = r->lanes;
     for (uint32_t i = l->n_local_lane; i < l->n_lane; i++) {
         unsigned char *bytes = r->drawn + (i - l->n_local_lane) * r->drawn_bytes;
-        TRY(host_lanes_await_drawn(l, i, &r->steps[i], bytes, &out[i]));
+        TRY(host_lanes_await_drawn(l, i, &steps[i], bytes, &out[i]));
     }
     return FATHOM_OK;
 }
@@ -153,18 +168,25 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
     struct host_runner *r = runner_of(base);
     struct stage_net *stages = r->lanes->stages;
+    const uint32_t oldest = pop_flight(&r->flights);
+    if (!stages) TRY(tell(r, WORK_WAIT, oldest));
     const fathom_err err = r->ranks->ops->wait(r->ranks, out);
     show_blocks(r);
     if (err) return err;
-    if (!stages) r->is_filling = false;
-    if (base->n_lane > 1) return await_lanes(r, out);
-    return stages ? stage_net_await_drawn(stages, pop_flight(&r->flights), out) : FATHOM_OK;
+    if (stages) return stage_net_await_drawn(stages, oldest, out);
+    if (r->flights.n == 0) r->block = 0; /* as the ranks' (block_ring.h) */
+    r->is_filling = false;
+    return base->n_lane > 1 ? await_lanes(r, steps_of(r, oldest), out) : FATHOM_OK;
 }
 
+/* The other hosts find it out: the next launch comes while a step is under way. */
 static void next_block(struct step_runner *base)
 {
-    (void)base;
-    ASSERT(!"no step is launched behind another one of the same requests");
+    struct host_runner *r = runner_of(base);
+    ASSERT(!r->lanes->stages && r->flights.n > 0 && r->flights.n < base->max_flight);
+    r->ranks->ops->next_block(r->ranks);
+    show_blocks(r);
+    r->block = (r->block + 1) % base->max_flight;
 }
 
 static void use_block(struct step_runner *base, uint32_t i)
@@ -361,10 +383,9 @@ static fathom_err make_lanes(struct host_runner *r, uint32_t n_page, fathom_diag
     r->base.n_lane = l->n_lane;
     r->base.lane_pages = n_page;
     r->base.hosts = mem_calloc(l->n_lane, sizeof *r->base.hosts);
-    r->steps = mem_calloc(l->n_lane, sizeof *r->steps);
     r->blocks = mem_alloc_aligned(64, n_far * block_bytes);
     r->drawn = mem_alloc_aligned(64, n_far * r->drawn_bytes);
-    if (!r->base.hosts || !r->steps || !r->blocks || !r->drawn)
+    if (!r->base.hosts || !r->blocks || !r->drawn)
         FAIL(d, FATHOM_ENOMEM, "no memory for the lanes of %u hosts", l->hosts->n_node);
     memset(r->blocks, 0, n_far * block_bytes);
     for (uint32_t i = 0; i < n_far; i++)
@@ -385,7 +406,7 @@ fathom_err host_runner_create(struct step_runner **out, struct host_lanes *lanes
                                       .changed = tell_change,
                                       .arg = lanes};
     *out = NULL;
-    ASSERT((ranks->max_flight == 1) == !lanes->stages);
+    ASSERT(ranks->max_flight <= PARALLEL_STAGES_MAX);
     ASSERT(self->node_rank == 0 && !lanes->hub && !lanes->member);
     struct host_runner *r = mem_calloc(1, sizeof *r);
     if (!r) FAIL(d, FATHOM_ENOMEM, "no memory for the runner of %u hosts", self->n_node);
@@ -397,8 +418,11 @@ fathom_err host_runner_create(struct step_runner **out, struct host_lanes *lanes
     r->ranks = ranks;
     r->lanes = lanes;
     r->work = mem_alloc(work_bytes_max(lanes, ranks));
-    if (!r->work) err = diag_fail(d, err, "no memory for steps of %u hosts", self->n_node);
-    if (r->work) err = lanes->n_lane > 0 ? make_lanes(r, self->n_page, d) : FATHOM_OK;
+    r->steps = mem_calloc((size_t)ranks->max_flight * (lanes->n_lane > 0 ? lanes->n_lane : 1),
+                          sizeof *r->steps);
+    const bool has_room = r->work && r->steps;
+    if (!has_room) err = diag_fail(d, err, "no memory for steps of %u hosts", self->n_node);
+    if (has_room) err = lanes->n_lane > 0 ? make_lanes(r, self->n_page, d) : FATHOM_OK;
     if (!err) err = host_hub_create(&lanes->hub, &c, d);
     if (err) {
         free_parts(r);

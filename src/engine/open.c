@@ -312,7 +312,8 @@ static void describe_host(struct host_self *out, struct opening *p)
                               s->n_vocab_used,
                               s->place.parallel.tp.size,
                               parallel_n_stage(&s->place.parallel),
-                              s->place.parallel.dp.size};
+                              s->place.parallel.dp.size,
+                              s->max_flight};
     struct sha256 parts[2] = {out->identity.layout, sha256_of(sizes, sizeof sizes)};
     out->identity.layout = sha256_of(parts, sizeof parts);
 }

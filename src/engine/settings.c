@@ -426,7 +426,6 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     out->max_flight = o->no_async ? 1 : 2;
     if (out->place.parallel.pp.size > 1)
         out->max_flight = l->n_flight = out->place.parallel.pp.size;
-    if (out->place.n_host > 1) out->max_flight = 1; /* what a step draws comes from all hosts */
     l->max_request = out->max_num_seqs < l->max_token ? out->max_num_seqs : l->max_token;
     TRY(resolve_drafts(out, o, config, d));
     TRY(resolve_graphs(out, o, d));

@@ -2,7 +2,8 @@
 """test_hosts - processes as hosts on loopback, with the pilot
 
     test_hosts.py same|lost|drained|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|
-        gpu_sums|gpu_sums_four|gpu_sums_lost|gpu_lanes|gpu_lanes_four|gpu_lanes_lost|pmix|refused PROGRAM
+        gpu_sums|gpu_sums_four|gpu_sums_lost|gpu_lanes|gpu_lanes_four|gpu_lanes_lost|gpu_ahead|pmix|refused
+        PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
@@ -14,6 +15,7 @@ simulates: few and short answers.
 gpu_sums, gpu_sums_four, gpu_sums_lost: likewise of ranks that share layers, with the double of NCCL beside the
 program.
 gpu_lanes, gpu_lanes_four, gpu_lanes_lost: likewise of ranks that have requests of their own.
+gpu_ahead: of either, steps are launched behind the one that runs, as in one process.
 pmix: mpirun starts them, and nobody says where host 0 is; ends with 77 where that cannot be done.
 refused: hosts that do not belong together, and options that do not.
 """
@@ -109,19 +111,27 @@ def n_page(server):
     return sum(v for k, v in server.metrics().items() if k.startswith("fathom_pages{"))
 
 
-def check_same(cut, alone, *more, n=2, other=()):
-    """Of n hosts as of one with the flags `alone`, from the prefix cache too. The other hosts have flags besides."""
+def n_ahead(server):
+    return sum(v for k, v in server.metrics().items() if k.startswith("fathom_steps_ahead_total"))
+
+
+def check_same(cut, alone, *more, n=2, other=(), again=True):
+    """Of n hosts as of one with the flags `alone`, and again from the prefix cache. The other hosts have flags
+    besides. Of one stage steps are launched ahead where they are in one process."""
     server = Server(*FLAGS, *alone, *more)
     want = answers(server)
+    is_ahead = n_ahead(server) > 0 and "-pp" not in cut
     server.stop()
     port = free_port()
     others = [Follower(port, *cut, *more, *other, rank=i, n=n) for i in range(1, n)]
     first = Server(*FLAGS, *cut, *of_hosts(port, 0, n), *more)
     wait_until(lambda: ready(first)[0] == 200)
     assert answers(first) == want
-    assert answers(first) == want
-    hits = sum(v for k, v in first.metrics().items() if k.startswith("vllm:prefix_cache_hits"))
-    assert hits > 0
+    if again:
+        assert answers(first) == want
+        hits = sum(v for k, v in first.metrics().items() if k.startswith("vllm:prefix_cache_hits"))
+        assert hits > 0
+    assert (n_ahead(first) > 0) == is_ahead, (n_ahead(first), is_ahead)
     pages = n_page(first)
     assert first.stop() == 0
     for follower in others:
@@ -220,6 +230,16 @@ def gpu_sums_four():
     simulate()
     os.environ["SIMT_DEVICES"] = "4"
     check_same(("-tp", "4"), ("-tp", "4"))
+
+
+def gpu_ahead():
+    global FLAGS, TEXTS, N_TOKEN
+    simulate()
+    FLAGS = tuple(f.replace("[1, 4]", "[4]") for f in FLAGS)
+    TEXTS = ["Hello, who", "The sea"]
+    N_TOKEN = 6
+    check_same(RANKS, RANKS, again=False)
+    check_same(LANES, LANES, again=False)
 
 
 def gpu_lost():
@@ -430,6 +450,8 @@ def check_refused(cut, other_cut, differs="layout"):
 
     comes("layout: host 1 and host 0", "--max-num-seqs", "4")
     comes("layout: host 1 and host 0", "--kv-offload-ram", "64M")
+    if "-pp" not in cut:
+        comes("layout: host 1 and host 0", "--no-async-scheduling")
     comes(differs + ": host 1 and host 0", cut=other_cut)
     comes("numerics: host 1 and host 0", "--dtype", "float32")
     comes("token: host 1 has one and host 0 has none",
@@ -469,7 +491,7 @@ def main():
     {"same": same, "lost": lost, "drained": drained, "refused": refused, "pmix": pmix, "gpu": gpu,
      "gpu_one_each": gpu_one_each, "gpu_lost": gpu_lost, "gpu_sums": gpu_sums,
      "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "gpu_lanes": gpu_lanes,
-     "gpu_lanes_four": gpu_lanes_four, "gpu_lanes_lost": gpu_lanes_lost, "stages": stages,
+     "gpu_lanes_four": gpu_lanes_four, "gpu_lanes_lost": gpu_lanes_lost, "gpu_ahead": gpu_ahead, "stages": stages,
      "stages_lost": lambda: lost(STAGES), "lanes": lanes,
      "lanes_lost": lambda: lost(LANES)}[part]()
 
