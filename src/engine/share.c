@@ -43,10 +43,11 @@ static void end_sharing(struct share *s)
     s->n_known = 0;
 }
 
-/* Pages for all of the prompt on all guests; some may have been given back meanwhile. */
+/* Pages for all known tokens on all guests; some may have been given back meanwhile. One that was
+ * preempted may compute its answer in one gap with its prompt. */
 static bool take_pages(struct share *s, const struct request *r)
 {
-    const uint32_t n_page = request_n_page(r->n_prompt);
+    const uint32_t n_page = request_n_page(r->n_token);
     ASSERT(s->request == r && n_page >= 1);
     for (uint32_t i = 0; i < s->n_lane; i++) {
         struct share_part *p = &s->parts[i];
@@ -178,7 +179,7 @@ static void plan_guest(struct share_part *part, const struct plan *own, const st
     part->guest = (struct request){.state = REQUEST_RUNNING,
                                    .ids = r->ids,
                                    .pages = part->pages,
-                                   .n_page = request_n_page(r->n_prompt),
+                                   .n_page = request_n_page(r->n_token),
                                    .n_prompt = r->n_prompt,
                                    .n_token = r->n_token,
                                    .max_token = r->max_token,

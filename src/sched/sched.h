@@ -151,14 +151,14 @@ bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *nex
 /* ---- a prompt that schedulers whose steps are one compute together ---- */
 
 /* sched_first_wide - the request that plans come to first of those that lack `least` tokens of one
- * kind of rows, and of whose prompt no logits are wanted; NULL: there is none
+ * kind of rows, of their prompts first, and no logits of these; NULL: there is none
  *
  * Cost  O(live requests). */
 struct request *sched_first_wide(const struct sched *s, uint32_t least);
 
 /* sched_lend - others compute up to n_token tokens of r in the next step: the next sched_plan may
- * give it as many more than there is budget for, if it lacks `least` or more and gets one of the
- * budget's
+ * give it as many more than there is budget for, if it lacks `least` or more, of its prompt first,
+ * and gets one of the budget's
  *
  * Needs  r live, with no draft. That plan ends it. */
 void sched_lend(struct sched *s, const struct request *r, uint32_t n_token, uint32_t least);

@@ -81,7 +81,8 @@ static struct request *first_wide(const struct sched *s, const struct request_li
                                   uint32_t least)
 {
     struct request *r = l->head;
-    while (r && (r->n_to_score > 0 || gap_of_kind(s, r) < least)) r = r->next;
+    while (r && (r->n_to_score > 0 || r->n_computed >= r->n_prompt || gap_of_kind(s, r) < least))
+        r = r->next;
     return r;
 }
 

@@ -363,8 +363,8 @@ static uint32_t count_score(const struct request *r, uint32_t n_known)
 /* Tokens of r that others would compute. */
 static uint32_t lent_to(const struct sched *s, const struct request *r)
 {
-    const bool is_lent = s->lent.request == r && gap_of_kind(s, r) >= s->lent.least;
-    return is_lent ? s->lent.n_token : 0;
+    if (s->lent.request != r || r->n_computed >= r->n_prompt) return 0;
+    return gap_of_kind(s, r) >= s->lent.least ? s->lent.n_token : 0;
 }
 
 /* The next n_known tokens of r, n_lent of which others compute. */

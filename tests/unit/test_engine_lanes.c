@@ -259,6 +259,31 @@ static void guests_give_way(void **state)
     assert_true(n_shared > 0 && n_preempted > 0);
 }
 
+/* Requests that were preempted compute their prompts and answers once more, with the other lane,
+ * while one waits whose prompt is still owed. */
+static void answers_are_shared_once_more(void **state)
+{
+    (void)state;
+    struct null_engine_options o = options_of(2, 1);
+    o.share_prompts = 10;
+    o.runner.n_page = 6;
+    o.no_prefix_cache = true;
+    fathom_engine *e = open_with(&o);
+    fathom_stats s;
+    for (uint32_t k = 0; k < 4; k++) {
+        fathom_request *r = make(k, k, k < 3 ? 60 : 250, k < 3 ? 200 : 2);
+        r->has_lane = true;
+        r->lane = 0;
+        answer_ask(e, &answers[k], r);
+    }
+    answers_wait(e, 4);
+    for (uint32_t k = 0; k < 4; k++) expect_drawn(k);
+    fathom_get_stats(e, &s);
+    assert_true(s.n_preempted > 0 && s.n_shared_token > 3 * 60 + 250);
+    answers_expect_rest(e);
+    fathom_close(e);
+}
+
 static void a_lane_that_is_not_there_is_refused(void **state)
 {
     (void)state;
@@ -338,6 +363,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_long_prompt_is_computed_by_all_lanes),
         cmocka_unit_test(a_prompt_is_shared_only_by_lanes_without_one),
         cmocka_unit_test(guests_give_way),
+        cmocka_unit_test(answers_are_shared_once_more),
         cmocka_unit_test(a_lane_that_is_not_there_is_refused),
         cmocka_unit_test(whatever_comes_is_answered_as_alone),
     };
