@@ -368,6 +368,18 @@ static void two_ranks_with_requests_of_their_own_give_the_same_bits(void **state
     o.data_parallel = 2;
     o.expert_parallel = true;
     expect_ranks(o, 2);
+    if (!all_cases) return;
+    static struct answer a[N_REQUEST];
+    fathom_stats s;
+    o = options_of(true); /* two forms of rows */
+    o.data_parallel = 2;
+    o.expert_parallel = true;
+    simt_set_devices(2);
+    run(&o, 1, a, &s);
+    o.enforce_eager = false;
+    o.n_draft = 1;
+    expect_shared(o, a);
+    simt_set_devices(1);
 }
 
 /* Sums over the ranks of a lane, and experts over all. */
