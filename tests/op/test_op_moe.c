@@ -260,13 +260,69 @@ static void test_behind_router(void **state)
     gen_destroy(g);
 }
 
+/* Experts of normed rows, then of the same rows brought by themselves: a device may have used what
+ * its norm left for them. */
+static void check_normed(struct rig *r, struct weight *w, const struct weight *norm, const float *x,
+                         const float *route, uint32_t n)
+{
+    const uint32_t hidden = r->config.hidden;
+    rig_write(r, BUFFER_RESIDUAL, n, hidden, x);
+    rig_write(r, BUFFER_ROUTE, n, 2 * r->config.n_expert_used, route);
+    struct reduce_norm_args a = {.x = r->buffer[BUFFER_RESIDUAL],
+                                 .weight = norm,
+                                 .reader = w,
+                                 .out = r->buffer[BUFFER_NORMED],
+                                 .n_token = n};
+    struct moe_args moe = {.w = w,
+                           .x = r->buffer[BUFFER_NORMED],
+                           .route = r->buffer[BUFFER_ROUTE],
+                           .y = r->buffer[BUFFER_DELTA],
+                           .n_token = n};
+    op_ok(r, r->ops->reduce_norm(r->b, &a), "reduce_norm");
+    op_ok(r, r->ops->moe(r->b, &moe), "moe");
+    float *got = rig_read(r, BUFFER_DELTA, n, hidden);
+    float *normed = rig_read(r, BUFFER_NORMED, n, hidden);
+    const struct moe_case again = {w, normed, route};
+    float *want = run(r, (void *)&again, normed, n);
+    op_same_bits("experts behind their norm", got, want, (size_t)n * hidden * sizeof *got);
+    mem_free(got);
+    mem_free(normed);
+    mem_free(want);
+}
+
+static void test_behind_norm(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < op_n_weight_form; i++) {
+        if (op_weight_forms[i].code != CODE_U4) continue;
+        struct backend_config c;
+        struct rig r;
+        struct moe_tensors tensors;
+        struct gen *g = gen_create_for(84, ACT_FP8);
+        gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
+        c.n_expert = 4;
+        c.n_expert_used = 2;
+        c.n_group = c.topk_group = 1;
+        rig_open(&r, op_backend(), &c);
+        gen_code_as(g, &op_weight_forms[i]);
+        gen_moe(g, &c, DTYPE_F8_E4M3, &tensors);
+        const struct tensor_view vector = gen_vector(g, DTYPE_F32, c.hidden, 1, 0.2f);
+        struct weight *w = rig_moe(&r, &tensors), *norm = rig_vector(&r, &vector);
+        const float *x = gen_floats(g, (size_t)N * c.hidden, 1), *route = gen_route(g, &c);
+        check_normed(&r, w, norm, x, route, 3);
+        check_normed(&r, w, norm, x, route, i < 2 ? N : 17);
+        rig_close(&r);
+        gen_destroy(g);
+    }
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type),    cmocka_unit_test(test_every_form),
         cmocka_unit_test(test_int8_inputs),   cmocka_unit_test(test_without_shared),
         cmocka_unit_test(test_long_sums),     cmocka_unit_test(test_every_expert),
-        cmocka_unit_test(test_behind_router),
+        cmocka_unit_test(test_behind_router), cmocka_unit_test(test_behind_norm),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -240,6 +240,19 @@ void list_inputs(problem &p, product_args &a, listed &to)
     a.feed = p.feed;
 }
 
+/* What U4 weights take: sums of groups of inputs, times 2^-9 and their scales. */
+std::vector<float> sums_of_inputs(const product_args &a, uint32_t n_row)
+{
+    const uint32_t group = K_LINE / max(a.pack.n_group, 1u);
+    std::vector<float> sums((size_t)n_row * a.k / group);
+    for (size_t i = 0; i < sums.size(); i++) {
+        double sum = 0.0;
+        for (uint32_t j = 0; j < group; j++) sum += f32_from_e4m3(a.q[i * group + j]);
+        sums[i] = (float)sum * a.q_scale[i * group / K_LINE] / 512.0f;
+    }
+    return sums;
+}
+
 /* Runs one kernel; tile: rows of a task, or that the kernel takes at once. */
 void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t tile, uint32_t n_row,
               const sm90_limits &limits)
@@ -249,11 +262,10 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
     a.tasks = p.a.tasks;
     a.n_task = p.a.n_task;
     a.rows = p.a.rows;
-    const uint32_t n_group = max(a.pack.n_group, 1u);
-    std::vector<float> sums((size_t)max(p.n_in, (uint32_t)p.rows.size()) * a.k / K_LINE * n_group);
-    a.input_sums = sums.data();
     listed in_list;
     if (which == MANY_LISTED || which == WIDE) list_inputs(p, a, in_list);
+    const std::vector<float> sums = sums_of_inputs(a, a.in_listed ? a.n_token : p.n_in);
+    a.input_sums = sums.data();
     cudaStream_t stream;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
@@ -535,6 +547,34 @@ void test_u4_codes_are_exact(void **)
 
 } // namespace
 
+/* Sums of inputs are exact but for one rounding, and the same whoever makes them. Groups whose
+ * inputs have one sign reach sums that no float holds. */
+void test_u4_input_sums(void **)
+{
+    const uint32_t n_row = 13, k = 3 * K_LINE;
+    cuda_backend c = {};
+    problem p;
+    make(p, n_row, 64, k, 1, false);
+    uint8_t *q = (uint8_t *)p.a.q;
+    for (uint32_t i = 0; i < 2 * k; i++) q[i] = (uint8_t)(i < k ? q[i] & 0x7f : q[i] | 0x78);
+    for (uint32_t i = 0; i < 2 * k; i++) if ((q[i] & 0x7f) == 0x7f) q[i]--;
+    c.properties.sharedMemPerBlockOptin = 227 << 10;
+    assert_int_equal(cudaSetDevice(0), cudaSuccess);
+    assert_int_equal(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking), cudaSuccess);
+    for (uint32_t n_group : {1u, 2u, 4u}) {
+        p.a.pack.n_group = n_group;
+        const std::vector<float> want = sums_of_inputs(p.a, n_row);
+        std::vector<float> got(want.size() + 1, guard);
+        assert_int_equal(cuda_input_sums(&c, q, p.a.q_scale, n_row, k,
+                                         {got.data(), K_LINE / n_group}, "sums"),
+                         FATHOM_OK);
+        assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
+        assert_memory_equal(got.data(), want.data(), want.size() * sizeof(float));
+        assert_true(got.back() == guard);
+    }
+    assert_int_equal(cudaStreamDestroy(c.stream), cudaSuccess);
+}
+
 /* What an output of int8 codes is: with scales of rows one rounding of the scales' product and one
  * of the whole, else an ascending sum. */
 float int8_output(const product_args &a, bool by_row, uint32_t e, uint32_t r, uint32_t n)
@@ -685,6 +725,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_wide),
         cmocka_unit_test(test_u4),
         cmocka_unit_test(test_u4_scales_are_exact),
+        cmocka_unit_test(test_u4_input_sums),
         cmocka_unit_test(test_u4_codes_are_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,6 +76,7 @@ static void forget(struct cuda_backend *c, const struct buffer *buf)
     if (c->map.route == buf) c->map.route = NULL;
     if (c->codes_of == buf) c->codes_of = NULL;
     if (c->units.z == buf) c->units.z = NULL;
+    if (c->normed.of == buf) c->normed.of = NULL;
 }
 
 void cuda_buffer_destroy(struct backend *b, struct buffer *buf)

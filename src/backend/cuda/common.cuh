@@ -122,4 +122,23 @@ static __device__ __forceinline__ uint32_t quantize_group(const float4 &v, float
            (uint32_t)float2_to_e4m3x2(v.z * inverse, v.w * inverse) << 16;
 }
 
+/* The sum of four codes' values. */
+static __device__ __forceinline__ float codes_sum(uint32_t codes)
+{
+    const float2 lo = e4m3x2_to_float2((uint16_t)codes);
+    const float2 hi = e4m3x2_to_float2((uint16_t)(codes >> 16));
+    return lo.x + lo.y + (hi.x + hi.y);
+}
+
+/* What takes a zero off the products of U4 weights (sm90/u4.cuh), of a group of inputs: 2^-9 times
+ * its scale and the sum of its codes, of which a lane of each n_lane neighbours brings that of
+ * equally many. Values are multiples of 2^-9 up to 448, so sums of up to 64 are exact, and of 128
+ * rounded once: whoever makes them, they have the same bits. */
+static __device__ __forceinline__ float input_sum(float sum, uint32_t n_lane, float scale)
+{
+    if (n_lane == WARP) return (float)warp_total((int)(sum * 512.0f)) * (scale * 0x1p-18f);
+    for (uint32_t d = 1; d < n_lane; d *= 2) sum += shfl_xor(sum, (int)d);
+    return sum * (scale * 0x1p-9f);
+}
+
 #endif

@@ -167,6 +167,13 @@ struct buffer {
     float *w;            /* ROUTE: weights [T][K] */
 };
 
+/* Sums of groups of a product's inputs (input_sum of common.cuh), as U4 weights of experts take
+ * them. */
+struct input_sums {
+    float *at;      /* [row][width / group]; NULL: none */
+    uint32_t group; /* 32, 64 or 128 */
+};
+
 /* The forms in which a product may take its input. */
 enum {
     INPUT_F32 = 1,
@@ -195,12 +202,13 @@ struct act {
     uint32_t width;
     const int32_t *rows; /* the rows that are meant, for weights that cuda_wants_bf16; NULL: all */
     enum codes codes;    /* what q holds */
+    struct input_sums sums; /* of q */
 };
 
 /* act_of - a buffer's rows as they are */
 static inline struct act act_of(const struct buffer *buf, uint32_t width)
 {
-    struct act a = {buf->f, buf->h, buf->q, buf->scale, width, NULL, buf->codes};
+    struct act a = {buf->f, buf->h, buf->q, buf->scale, width, NULL, buf->codes, {}};
     return a;
 }
 
@@ -214,6 +222,7 @@ static inline struct act act_rows(const struct act &x, uint32_t row0)
     if (x.h) a.h = x.h + at;
     if (x.q) a.q = x.q + at;
     if (x.scale) a.scale = x.scale + at / FP8_GROUP;
+    a.sums = {};
     return a;
 }
 
@@ -329,7 +338,11 @@ struct cuda_backend {
     uint8_t *int8_q;   /* inputs of a product of int8 weights, [rows][width] */
     float *int8_scale; /* [rows][width / 128] */
     uint64_t int8_bytes;
-    float *input_sums;   /* experts': [rows][width / 64] */
+    float *input_sums; /* experts' (struct input_sums) */
+    struct {
+        const struct buffer *of; /* NORMED whose sums are in input_sums; NULL: others or none */
+        struct input_sums sums;
+    } normed;
     float *expert_out;   /* [T * rows_per_token][D]; or bf16, as many */
     float *shared_out;   /* [T][D] */
     float *router_score; /* [K part][T][pitch] (k_parts.h) */
@@ -508,6 +521,13 @@ fathom_err cuda_moe_map(struct cuda_backend *c, const struct weight *w, const st
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
                          uint8_t *q, float *scale, const char *what);
 
+/* dense.cu: fills sums from q and scale, rows of `width` (a multiple of 128) */
+fathom_err cuda_input_sums(struct cuda_backend *c, const uint8_t *q, const float *scale,
+                           uint32_t n_row, uint32_t width, struct input_sums sums,
+                           const char *what);
+/* product.cu: room for the sums that experts of w take; none if they take none */
+struct input_sums cuda_sums_for(const struct cuda_backend *c, const struct matrix *w);
+
 /* int8_codes.cu: int8 codes and their scales, of rows of `width` values, a multiple of 128; swiglu:
  * of their SwiGLU, from rows [gate | up] of twice as many */
 fathom_err cuda_int8_codes(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
@@ -515,9 +535,9 @@ fathom_err cuda_int8_codes(struct cuda_backend *c, const float *f, uint32_t n_ro
                            const char *what);
 
 /* dense.cu: mid [n_row][gate | up] to mid_q, for a weight that takes codes, or mid_f, as bf16 for a
- * BF16 one; rows whose `present` is negative may be passed over, NULL: none */
+ * BF16 one; rows whose `present` is negative may be passed over, NULL: none; codes' sums besides */
 fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const int32_t *present,
-                       const struct matrix *down, const char *what);
+                       const struct matrix *down, struct input_sums sums, const char *what);
 /* what cuda_swiglu has left for this weight */
 struct act cuda_mid(struct cuda_backend *c, const struct matrix *down);
 fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct act &x,

@@ -268,6 +268,24 @@ static fathom_err find_int8_codes(struct cuda_backend *c, struct product_args *a
                            c->int8_scale, what);
 }
 
+struct input_sums cuda_sums_for(const struct cuda_backend *c, const struct matrix *w)
+{
+    if (!c->sm90 || !cuda_wants_fp8(c, w) || !w->pack.tile_bytes || w->pack.is_e2m1) return {};
+    return {c->input_sums, K_LINE_BYTES / w->pack.n_group};
+}
+
+/* The sums of a's inputs for experts w, where nobody has made them. */
+static fathom_err find_input_sums(struct cuda_backend *c, struct product_args *a,
+                                  const struct matrix *w, const struct act *in,
+                                  const struct expert_rows &rows, const char *what)
+{
+    const struct input_sums sums = a->q ? cuda_sums_for(c, w) : (struct input_sums){};
+    a->input_sums = sums.at;
+    if (!sums.at || (in->sums.at == sums.at && in->sums.group == sums.group)) return FATHOM_OK;
+    const uint32_t n_row = rows.in_listed ? c->map.n_row : c->map.n_row / rows.in_divisor;
+    return cuda_input_sums(c, in->q, in->scale, n_row, in->width, sums, what);
+}
+
 fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const struct act *in,
                         uint32_t n_token, float *out, uint32_t stride, const char *what)
 {
@@ -359,7 +377,6 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.out_h = rows.h;
     a.out_q = rows.q;
     a.out_scale = rows.scale;
-    a.input_sums = c->input_sums;
     ASSERT((!rows.in_listed && !rows.out_listed && !rows.h && !rows.q) ||
            (c->map.tile >= PRODUCT_LARGE_TILE && cuda_takes_listed(c, &w->first)));
     a.w_stride = w->data_stride;
@@ -369,6 +386,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
         a.known_expert = (int)w->n - 1;
     }
     TRY(find_int8_codes(c, &a, &w->first, in, c->map.n_row / rows.in_divisor, what));
+    TRY(find_input_sums(c, &a, &w->first, in, rows, what));
     if (a.q) {
         const uint32_t tile = many_is_faster(c, a) ? PRODUCT_LARGE_TILE : c->map.tile;
         return product_codes(c, a, tile, c->map.max_task, what);

@@ -73,8 +73,8 @@ struct product_args {
     bool out_listed;     /* and writes out[i] */
     int32_t *feed;       /* product_fp8_wide: zeros, by which blocks take what is next; in the end
                           * zeros again */
-    float *input_sums;   /* U4, product_u4_sm90 alone: room for [rows of inputs][k / group] */
-    int known_task;      /* 1 + a task that there is, and its expert, whatever is chosen; 0: none */
+    const float *input_sums; /* U4: input_sum of [rows of inputs][k / group] */
+    int known_task; /* 1 + a task that there is, and its expert, whatever is chosen; 0: none */
     int known_expert;
 };
 

@@ -135,8 +135,10 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
     const uint64_t codes = c->act == ACT_INT8 ? most(routed * width, mid) : FP8_GROUP;
     s->bytes[SCRATCH_INT8] = codes;
     s->bytes[SCRATCH_INT8_SCALE] = codes / FP8_GROUP * 4 + 4;
-    const uint64_t sums = c->act == ACT_FP8 ? rows * most(c->hidden, c->moe_inner) : 0;
-    s->bytes[SCRATCH_INPUT_SUMS] = sums / INPUT_SUMS_GROUP * 4 + 4;
+    const uint64_t listed = rows * c->hidden / LISTED_SUMS_GROUP;
+    const uint64_t sums = most(most(routed * c->hidden, rows * c->moe_inner) / INPUT_SUMS_GROUP,
+                               listed); /* of them at a time */
+    s->bytes[SCRATCH_INPUT_SUMS] = (c->n_expert && c->act == ACT_FP8 ? sums : 0) * 4 + 4;
     s->bytes[SCRATCH_EXPERT_OUT] = rows * c->hidden * 4;
     s->bytes[SCRATCH_SHARED_OUT] = c->n_expert ? t * c->hidden * 4 : 4;
     s->bytes[SCRATCH_ROUTER_SCORE] =

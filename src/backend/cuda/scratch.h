@@ -11,9 +11,9 @@
 /* Inputs of FP8 weights have one scale for so many values. */
 enum { FP8_GROUP = 128 };
 
-/* And U4 weights of experts, where rows are many, take the sum of the inputs of a group of so many
- * or more. */
-enum { INPUT_SUMS_GROUP = 64 };
+/* And U4 weights of experts take the sum of the inputs of a group of so many or more; where rows
+ * are in the order of a list, of so many. */
+enum { INPUT_SUMS_GROUP = 32, LISTED_SUMS_GROUP = 64 };
 
 /* How attention is cut (sm90/attend.cu). */
 enum {
@@ -117,7 +117,7 @@ enum cuda_scratch {
     SCRATCH_MID_SCALE,
     SCRATCH_INT8, /* ACT_INT8: codes of a product's inputs, and their scales */
     SCRATCH_INT8_SCALE,
-    SCRATCH_INPUT_SUMS,   /* ACT_FP8: f32 [rows][width / 64] of the experts' inputs */
+    SCRATCH_INPUT_SUMS,   /* ACT_FP8: f32, of the experts' inputs */
     SCRATCH_EXPERT_OUT,   /* f32 [T * rows_per_token][D] */
     SCRATCH_SHARED_OUT,   /* f32 [T][D] */
     SCRATCH_ROUTER_SCORE, /* f32 [K part][T][pitch], k_parts.h */

@@ -355,6 +355,7 @@ static struct norm_args norm_from(const struct norm_args *n, uint32_t row0, uint
     if (n->h) from.h += out;
     if (n->q) from.q += out;
     if (n->q) from.scale += out / FP8_GROUP;
+    if (n->sums.at) from.sums.at += out / n->sums.group;
     return from;
 }
 
@@ -575,6 +576,7 @@ fathom_err cuda_spread_rows(struct backend *b, const struct spread_rows_args *a)
     op_check_spread_rows(&c->c, a);
     ASSERT(from->kind == BUFFER_NORMED && to->kind == BUFFER_NORMED);
     ASSERT(a->w->kind == WEIGHT_FFN || a->w->kind == WEIGHT_MOE);
+    if (c->normed.of == to) c->normed.of = NULL;
     if (forms & INPUT_CODES) {
         ASSERT(from->codes == codes_of_forms(forms));
         to->codes = from->codes;

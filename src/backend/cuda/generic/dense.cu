@@ -58,7 +58,7 @@ __global__ void quantize_kernel(const float *f, uint32_t n_group, uint8_t *q, fl
     kernel_begin();
     if (group >= n_group) return;
     const float4 v = ((const float4 *)(f + (size_t)group * FP8_GROUP))[threadIdx.x % WARP];
-    store_group(v, q + (size_t)group * FP8_GROUP, scale + group);
+    store_group(v, q, scale, {}, group);
 }
 
 fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row, uint32_t width,
@@ -69,6 +69,33 @@ fathom_err cuda_quantize(struct cuda_backend *c, const float *f, uint32_t n_row,
     ASSERT((uintptr_t)f % 16 == 0 && (uintptr_t)q % 4 == 0);
     return cuda_launch(c, what, quantize_kernel, dim3(ceil_div(n_group, GROUP_WARPS)),
                        GROUP_THREADS, 0, f, n_group, q, scale);
+}
+
+/* A thread has SUM_CODES codes of a K line. */
+enum { SUM_CODES = sizeof(uint4), SUM_LANES = FP8_GROUP / SUM_CODES };
+
+__global__ void __launch_bounds__(GROUP_THREADS)
+    input_sums_kernel(const uint8_t *q, const float *scale, uint32_t n_piece,
+                      struct input_sums sums)
+{
+    const uint32_t n_lane = sums.group / SUM_CODES;
+    const uint32_t i = blockIdx.x * GROUP_THREADS + threadIdx.x;
+    const bool inside = i < n_piece;
+    kernel_begin();
+    const uint4 v = inside ? ((const uint4 *)q)[i] : make_uint4(0, 0, 0, 0);
+    const float sum = codes_sum(v.x) + codes_sum(v.y) + (codes_sum(v.z) + codes_sum(v.w));
+    const float of_group = input_sum(sum, n_lane, inside ? scale[i / SUM_LANES] : 0.0f);
+    if (inside && i % n_lane == 0) sums.at[i / n_lane] = of_group;
+}
+
+fathom_err cuda_input_sums(struct cuda_backend *c, const uint8_t *q, const float *scale,
+                           uint32_t n_row, uint32_t width, struct input_sums sums, const char *what)
+{
+    const uint32_t n_piece = n_row * (width / SUM_CODES);
+    ASSERT(width % FP8_GROUP == 0 && (uint64_t)n_row * width / SUM_CODES == n_piece);
+    ASSERT(sums.at && sums.group % SUM_CODES == 0 && FP8_GROUP % sums.group == 0);
+    return cuda_launch(c, what, input_sums_kernel, dim3(ceil_div(n_piece, GROUP_THREADS)),
+                       GROUP_THREADS, 0, q, scale, n_piece, sums);
 }
 
 /* One block a token: x += delta; out = rmsnorm(x) in the forms that the next products take. A
@@ -107,6 +134,17 @@ __global__ void __launch_bounds__(NORM_THREADS, STEPS == 4 ? 2 : 1)
         a, out, v, t, [&](float sum) { return block_sum(sum, scratch); }, scratch);
 }
 
+/* Of rows that experts read as they are here. */
+static void name_sums(struct cuda_backend *c, const struct reduce_norm_args *a, struct norm_args *k)
+{
+    if (c->normed.of == a->out) c->normed.of = NULL;
+    if (!a->reader || a->reader->kind != WEIGHT_MOE || a->spread == SPREAD_OWN) return;
+    if (k->codes == CODES_FP8) k->sums = cuda_sums_for(c, &a->reader->moe.up.first);
+    if (!k->sums.at) return;
+    c->normed.of = a->out;
+    c->normed.sums = k->sums;
+}
+
 fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -126,6 +164,7 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
     k.q = k.codes ? a->out->q : NULL;
     a->out->codes = k.codes;
     k.scale = a->out->scale;
+    name_sums(c, a, &k);
     k.n = c->c.hidden;
     k.eps = c->c.norm_eps;
     k.begins = a->begins;
@@ -151,7 +190,8 @@ fathom_err cuda_reduce_norm(struct backend *b, const struct reduce_norm_args *a)
  * With codes (inner a
  * multiple of FP8_GROUP) a warp has one group, which is quantized where it is made. */
 __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, const int32_t *present,
-                              uint32_t inner, float *f, bf16 *h, uint8_t *q, float *scale)
+                              uint32_t inner, float *f, bf16 *h, uint8_t *q, float *scale,
+                              struct input_sums sums)
 {
     const uint32_t per_row = ceil_div(inner, FP8_GROUP);
     const uint32_t group = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
@@ -162,8 +202,7 @@ __global__ void swiglu_kernel(const float *gate_up, uint32_t n_row, const int32_
     if (present && present[row] < 0) return;
     const float *g = gate_up + (size_t)row * 2 * inner + i, *u = g + inner;
     if (q) {
-        store_group(swiglu(*(const float4 *)g, *(const float4 *)u), q + (size_t)group * FP8_GROUP,
-                    scale + group);
+        store_group(swiglu(*(const float4 *)g, *(const float4 *)u), q, scale, sums, group);
     } else if (h) {
         const float4 v =
             i < inner ? swiglu(*(const float4 *)g, *(const float4 *)u) : make_float4(0, 0, 0, 0);
@@ -190,12 +229,13 @@ struct act cuda_mid(struct cuda_backend *c, const struct matrix *down)
                       c->mid_scale,
                       down->n_col,
                       NULL,
-                      codes};
+                      codes,
+                      {}};
     return mid;
 }
 
 fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const int32_t *present,
-                       const struct matrix *down, const char *what)
+                       const struct matrix *down, struct input_sums sums, const char *what)
 {
     const uint32_t inner = down->n_col, n_group = n_row * ceil_div(inner, FP8_GROUP);
     const enum codes codes = cuda_codes_of(c, down);
@@ -207,7 +247,7 @@ fathom_err cuda_swiglu(struct cuda_backend *c, uint32_t n_row, const int32_t *pr
     ASSERT((uint64_t)n_row * ceil_div(inner, FP8_GROUP) == n_group);
     return cuda_launch(c, what, swiglu_kernel, dim3(ceil_div(n_group, GROUP_WARPS)), GROUP_THREADS,
                        0, c->mid, n_row, present, inner, c->mid_f, h, fp8 ? c->mid_q : NULL,
-                       c->mid_scale);
+                       c->mid_scale, sums);
 }
 
 fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const struct act &x,
@@ -223,7 +263,7 @@ fathom_err cuda_ffn_run(struct cuda_backend *c, const struct weight *w, const st
                                 "ffn gate and up"));
     } else {
         TRY(cuda_product_list(c, &w->ffn.up, &x, n_token, c->mid, "ffn gate and up"));
-        TRY(cuda_swiglu(c, n_token, NULL, &w->ffn.down, "ffn"));
+        TRY(cuda_swiglu(c, n_token, NULL, &w->ffn.down, {}, "ffn"));
     }
     return cuda_product(c, &w->ffn.down, &mid, n_token, y, c->c.hidden, "ffn down");
 }

@@ -138,10 +138,17 @@ static fathom_err list_inputs(struct cuda_backend *c, struct act *x, uint32_t ro
     a.entries = (int32_t *)(a.to_scale + n_code / FP8_GROUP);
     x->q = a.to;
     x->scale = a.to_scale;
+    x->sums = {};
     TRY(cuda_launch(c, "entries of the list", find_entries_kernel,
                     dim3(ceil_div(a.n_row, LIST_WARPS * WARP)), LIST_WARPS * WARP, 0, a));
     return cuda_launch(c, "experts' inputs", list_inputs_kernel,
                        dim3(ceil_div(a.n_token, LIST_WARPS)), LIST_WARPS * WARP, 0, a);
+}
+
+/* Whether the product of gate and up makes the codes that down takes. */
+static bool makes_codes(const struct cuda_backend *c, const struct weight *w, bool listed)
+{
+    return listed && w->moe.fused_up && cuda_codes_of(c, &w->moe.up.first) == CODES_FP8;
 }
 
 /* What down takes, in mid_q: in one kernel where rows are listed and gate and up lie together. Else
@@ -152,7 +159,7 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct 
 {
     const uint32_t inner = c->c.moe_inner;
     const enum codes codes = cuda_codes_of(c, &w->moe.up.first);
-    const bool fused = listed && w->moe.fused_up && codes == CODES_FP8;
+    const bool fused = makes_codes(c, w, listed);
     const bool many = inner >= LIST_INPUT_WIDTH && c->map.n_row >= w->moe.up.n * LIST_INPUT_ROWS;
     const bool ahead = c->map.tile == PRODUCT_WIDE_TILE ||
                        (listed && !c->map.present && many && x.q && x.codes == codes);
@@ -171,7 +178,8 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct 
                                 "experts' up"));
     }
     if (only_up) return FATHOM_OK;
-    return cuda_swiglu(c, c->map.n_row, c->map.present, &w->moe.down.first, "experts");
+    const struct matrix *down = &w->moe.down.first;
+    return cuda_swiglu(c, c->map.n_row, c->map.present, down, cuda_sums_for(c, down), "experts");
 }
 
 /* Whether one kernel makes everything behind gate and up. It reads the route before it has waited
@@ -242,6 +250,7 @@ static fathom_err run_down(struct cuda_backend *c, const struct weight *w, bool 
 {
     const struct matrix_stack *down = &w->moe.down;
     struct act mid = cuda_mid(c, &down->first);
+    if (!makes_codes(c, w, listed)) mid.sums = cuda_sums_for(c, &down->first);
     struct expert_rows rows = {1, listed, false};
     if (listed) rows.h = (bf16 *)c->expert_out;
     const bool rounded = cuda_takes_listed(c, &down->first);
@@ -267,7 +276,9 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
              rows_per_token = n_used + (a->w->moe.stacked_shared ? 1 : 0);
     uint32_t hidden = c->c.hidden;
     const float *shared = a->w->moe.separate_shared ? c->shared_out : NULL;
-    const struct act x = act_of(a->x, hidden);
+    struct act x = act_of(a->x, hidden);
+    if (c->normed.of == a->x) x.sums = c->normed.sums;
+    c->normed.of = NULL; /* down's come to the same room */
     if (shared) TRY(cuda_ffn_run(c, a->w, x, a->n_token, c->shared_out));
     TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
     const bool listed = lists_rows(c, a->w), few = down_is_few(c, a, rows_per_token);

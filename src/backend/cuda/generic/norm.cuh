@@ -22,6 +22,7 @@ struct norm_args {
     uint8_t *q; /* with scale */
     enum codes codes;
     float *scale;
+    struct input_sums sums; /* of q */
     uint32_t n;
     float eps;
     bool begins;               /* x is delta */
@@ -39,13 +40,20 @@ static inline unsigned norm_threads(uint32_t n)
     return ceil_div(n, (norm_is_few(n) ? NORM_STEPS_FEW : NORM_STEPS_MAX) * 4 * WARP) * WARP;
 }
 
-/* Quantizes 128 values held 4 a lane by one warp and stores codes and scale. */
-static __device__ __forceinline__ void store_group(const float4 &v, uint8_t *q, float *scale)
+/* Quantizes 128 values held 4 a lane by one warp, the i-th of all, and stores codes, scale and
+ * sums. */
+static __device__ __forceinline__ void store_group(const float4 &v, uint8_t *q, float *scale,
+                                                   const struct input_sums &sums, size_t i)
 {
-    const int lane = (int)threadIdx.x % WARP;
+    const uint32_t lane = threadIdx.x % WARP;
     float s;
-    *(uint32_t *)(q + lane * 4) = quantize_group(v, &s);
-    if (lane == 0) *scale = s;
+    const uint32_t codes = quantize_group(v, &s);
+    *(uint32_t *)(q + i * FP8_GROUP + lane * 4) = codes;
+    if (lane == 0) scale[i] = s;
+    if (!sums.at) return;
+    const uint32_t n_lane = sums.group / 4;
+    const float sum = input_sum(codes_sum(codes), n_lane, s);
+    if (lane % n_lane == 0) sums.at[i * (FP8_GROUP / sums.group) + lane / n_lane] = sum;
 }
 
 /* A thread's values of a row: steps of 4. */
@@ -86,13 +94,12 @@ static __device__ __forceinline__ void store_codes(const struct norm_args &a, si
         const uint32_t i = t.first + (uint32_t)j * t.step;
         if (j >= t.n) break;
         const size_t group = (row + i) / FP8_GROUP;
-        uint8_t *q = a.q + group * FP8_GROUP;
         if (a.codes == CODES_FP8) {
-            store_group(v[j], q, a.scale + group);
+            store_group(v[j], a.q, a.scale, a.sums, group);
         } else {
             const float s =
                 a.codes == CODES_INT8_ROW ? of_row : int8_scale(warp_most(largest_bits(v[j])));
-            store_int8(v[j], s, q, a.scale + group);
+            store_int8(v[j], s, a.q + group * FP8_GROUP, a.scale + group);
         }
     }
 }

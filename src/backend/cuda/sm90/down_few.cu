@@ -41,7 +41,8 @@ enum {
     KEPT_LINES = 2,    /* which it keeps if they are no longer */
     STAGES_ALONE = 12, /* one token: one block a multiprocessor; with more tokens, two */
     STAGES_MANY = 9,
-    U4_GROUPS = 3, /* warpgroups */
+    U4_GROUPS = 3,      /* warpgroups */
+    U4_LINE_GROUPS = 2, /* of a K line, at most */
     U4_WARPS = U4_GROUPS * CONSUMER_WARPS,
     U4_THREADS = (U4_WARPS + 1) * WARP,
     BYTES_MAX = SHARED_MAX,
@@ -135,10 +136,11 @@ static __device__ __forceinline__ uint8_t *input_of(const struct down_block &b, 
     return (uint8_t *)b.s + (b.inputs - smem_address(b.s)) + i * IN_BYTES;
 }
 
-/* Every WARPS-th K line's inputs, codes and scale, from gate and up. */
-template <enum codes CODES, uint32_t WARPS>
+/* Every WARPS-th K line's inputs, codes and scale, from gate and up; of G groups the sums too, to
+ * G a K line. */
+template <enum codes CODES, uint32_t WARPS, uint32_t G>
 static __device__ __forceinline__ void make_lines(const struct down_work &w,
-                                                  const struct down_block &b)
+                                                  const struct down_block &b, float *sums)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     for (uint32_t first = warp; first < w.n_all; first += AHEAD * WARPS) {
@@ -162,8 +164,13 @@ static __device__ __forceinline__ void make_lines(const struct down_work &w,
                 continue;
             }
             float scale;
-            *(uint32_t *)(input_of(b, i) + lane * 4) = quantize_group(v, &scale);
+            const uint32_t codes = quantize_group(v, &scale);
+            *(uint32_t *)(input_of(b, i) + lane * 4) = codes;
             if (lane == 0) b.s->in_scale[i] = scale;
+            if constexpr (G > 0) {
+                const float sum = input_sum(codes_sum(codes), WARP / G, scale);
+                if (lane % (WARP / G) == 0) sums[i * G + lane / (WARP / G)] = sum;
+            }
         }
     }
 }
@@ -246,7 +253,7 @@ static __device__ __forceinline__ void make_inputs(const struct down_work &w,
     } else if (CODES == CODES_INT8_ROW) {
         make_rows(w, b);
     } else {
-        make_lines<CODES, CONSUMER_WARPS>(w, b);
+        make_lines<CODES, CONSUMER_WARPS, 0>(w, b, NULL);
     }
     async_proxy_fence();
     __syncwarp();
@@ -436,7 +443,8 @@ __global__ void __launch_bounds__(THREADS, 6)
 /* The start of a block's shared memory; inputs and packed tiles of all K lines follow. */
 struct alignas(1024) down_u4_shared {
     struct down_shared s;
-    float row[DOWN_K_LINES_MAX][BM]; /* rounded */
+    float row[DOWN_K_LINES_MAX][BM];                 /* rounded */
+    float in_sum[DOWN_K_LINES_MAX * U4_LINE_GROUPS]; /* of a K line the groups' */
     uint64_t summed;
 };
 
@@ -463,19 +471,16 @@ static __device__ __forceinline__ void produce_u4(const struct down_work &w,
               bytes, full);
 }
 
-/* Products of K line i on their way, a group's with codes and with ones; and the scales and zeros
- * of a lane's outputs. */
+/* Products of K line i on their way, and what they are of a lane's outputs. */
 template <int G> struct u4_line {
     float c[G][COLS / 2];
-    float inputs[G][COLS / 2];
-    float scale[G][2];
-    float zero[G][2];
+    struct u4_stored of[G][2];
 };
 
 template <int G>
-static __device__ __forceinline__ void
-start_u4_line(struct u4_line<G> &x, const struct down_work &w, const struct down_block &b,
-              uint32_t i, const uint32_t (&one)[4])
+static __device__ __forceinline__ void start_u4_line(struct u4_line<G> &x,
+                                                     const struct down_work &w,
+                                                     const struct down_block &b, uint32_t i)
 {
     enum { STEPS = 4 / G };
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % CONSUMER_WARPS;
@@ -498,18 +503,15 @@ start_u4_line(struct u4_line<G> &x, const struct down_work &w, const struct down
     }
     wgmma_fence();
 #pragma unroll
-    for (int g = 0; g < G; g++) {
+    for (int g = 0; g < G; g++)
         u4_start_stored<STEPS>(x.c[g], a[g], in + (uint64_t)(2 * g * STEPS));
-        u4_start_inputs<STEPS>(x.inputs[g], one, in + (uint64_t)(2 * g * STEPS));
-    }
     wgmma_commit();
 #pragma unroll
     for (int g = 0; g < G; g++) {
 #pragma unroll
         for (uint32_t half = 0; half < 2; half++) {
             const uint32_t at = (uint32_t)g * PACK4_ROWS + warp * 16 + lane / 4 + 8 * half;
-            x.scale[g][half] = u4_scale(w.u4, tile, at);
-            x.zero[g][half] = u4_zero_behind(u4_zero(w.u4, tile, at));
+            x.of[g][half] = u4_stored_of(w.u4, tile, at);
         }
     }
 }
@@ -518,26 +520,24 @@ start_u4_line(struct u4_line<G> &x, const struct down_work &w, const struct down
 template <int G>
 static __device__ __forceinline__ float2 sum_u4_row(const struct down_work &w,
                                                     const struct down_block &b, uint32_t row,
-                                                    const uint32_t (&one)[4])
+                                                    const float *in_sum)
 {
     float2 sum = make_float2(0.0f, 0.0f), part = sum;
     const bool only = w.k_part_lines == w.n_k_line;
     uint32_t n = 0;
     for (uint32_t i = row * w.n_k_line; i < (row + 1) * w.n_k_line; i++) {
         struct u4_line<G> x;
-        start_u4_line<G>(x, w, b, i, one);
+        start_u4_line<G>(x, w, b, i);
         const float in_scale = b.s->in_scale[i];
 #pragma unroll
-        for (int g = 0; g < G; g++) {
-            wgmma_wait(x.c[g]);
-            wgmma_wait(x.inputs[g]);
-        }
+        for (int g = 0; g < G; g++) wgmma_wait(x.c[g]);
 #pragma unroll
         for (int g = 0; g < G; g++) {
-            const float first = u4_less_zero(x.c[g][0], x.inputs[g][0], x.zero[g][0]);
-            const float second = u4_less_zero(x.c[g][2], x.inputs[g][2], x.zero[g][1]);
-            part.x = fmaf(first, x.scale[g][0] * in_scale, part.x);
-            part.y = fmaf(second, x.scale[g][1] * in_scale, part.y);
+            const float inputs = in_sum[i * G + g];
+            part.x = u4_add_zero(part.x, x.of[g][0], inputs);
+            part.y = u4_add_zero(part.y, x.of[g][1], inputs);
+            part.x = u4_add_codes(part.x, x.of[g][0], x.c[g][0], in_scale);
+            part.y = u4_add_codes(part.y, x.of[g][1], x.c[g][2], in_scale);
         }
         if (++n < w.k_part_lines) continue;
         sum.x = only ? part.x : sum.x + part.x;
@@ -554,18 +554,16 @@ consume_u4(const struct down_work &w, const struct down_block &b, struct down_u4
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float weight = 1.0f; /* of row `lane` */
-    uint32_t one[4];
-    u4_ones(one);
     if (lane < w.a.n_used)
         weight = *(const volatile float *)&w.a.weights[b.token * w.a.n_used + lane];
     dependency_wait();
-    make_lines<CODES_FP8, U4_WARPS>(w, b);
+    make_lines<CODES_FP8, U4_WARPS, G>(w, b, s->in_sum);
     async_proxy_fence();
     __syncwarp();
     if (lane == 0) mbarrier_arrive(smem_address(&b.s->made));
     wait_phase(&b.s->made, 0);
     for (uint32_t r = warp / CONSUMER_WARPS; r < w.a.rows_per_token; r += U4_GROUPS) {
-        const float2 sum = sum_u4_row<G>(w, b, r, one);
+        const float2 sum = sum_u4_row<G>(w, b, r, s->in_sum);
         float *to = s->row[r] + warp % CONSUMER_WARPS * 16 + lane / 4;
         if (lane % 4) continue;
         to[0] = to_bf16_and_back(sum.x);
@@ -676,7 +674,7 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     ASSERT(w.n_all >= 1 && w.n_all <= DOWN_K_LINES_MAX);
     w.n_stage = min(w.n_all, (uint32_t)(a.n_token == 1 ? STAGES_ALONE : STAGES_MANY));
     const bool is_u4 = a.pack.tile_bytes > 0;
-    ASSERT(!is_u4 || (a.codes == CODES_FP8 && a.pack.n_group <= 2 && !a.row_scale));
+    ASSERT(!is_u4 || (a.codes == CODES_FP8 && a.pack.n_group <= U4_LINE_GROUPS && !a.row_scale));
     if (is_u4) w.u4 = u4_form_of(a.pack, true);
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;

@@ -11,8 +11,8 @@
  * the tensor cores' sum does not depend on the shape of the product, so the bits are the same.
  *
  * U4 weights (G groups of a K line have scales of their own; G is none for others) come to the
- * tensor cores from registers, as u4.cuh makes their codes, of experts as they are stored, with the
- * sum of inputs that takes a zero off. A stage has scales and zeros behind its codes. Int8 with
+ * tensor cores from registers, as u4.cuh makes their codes, of experts as they are stored. A stage
+ * has scales and zeros behind its codes, and of experts the scales and sums of inputs. Int8 with
  * scales of rows is summed over all of K in integers.
  *
  * The sums of item i are in parts[i % 2], and their bytes count at ready[i % 2]. A block sends sums
@@ -111,20 +111,30 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2], const 
 }
 
 /* What a lane has of a line of U4 weights: its words, where its rows are among scales, and where
- * those of its columns begin; mapped, codes of one. */
+ * those of its columns begin. And the inputs of stage 0 as an operand, which changes in its lower
+ * half from stage to stage. */
 struct u4_lane {
     uint32_t words;
     uint32_t row;
     uint32_t pair;
-    uint32_t one[4];
+    uint64_t in;
 };
 
-template <bool MAPPED> static __device__ __forceinline__ struct u4_lane u4_lane_of(void)
+template <int N, int G>
+static __device__ __forceinline__ struct u4_lane u4_lane_of(const struct few_work &w,
+                                                            const struct few_block<N, G> &b)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    struct u4_lane l = {warp * 1024 + lane * 16, warp * 16 + lane / 4, lane % 4 * 2, {}};
-    if (MAPPED) u4_ones(l.one);
+    const struct u4_lane l = {warp * 1024 + lane * 16, warp * 16 + lane / 4, lane % 4 * 2,
+                              wgmma_operand(smem_address(inputs_at(w, b, 0)))};
     return l;
+}
+
+static __device__ __forceinline__ uint64_t u4_inputs_of(const struct few_work &w,
+                                                        const struct u4_lane &lane, uint32_t stage)
+{
+    const uint32_t low = (uint32_t)lane.in + stage * (w.stage_bytes / PIECE_BYTES);
+    return (lane.in & 0xffffffff00000000u) | low;
 }
 
 /* The same of U4 weights, group by group. Scales are there before the products begin: nothing that
@@ -179,7 +189,7 @@ static __device__ __forceinline__ void add_u4_line(float (&k_part)[N / 2], const
 }
 
 /* The same of the experts' weights, whose codes are multiplied as they are stored: a group's zero
- * times the sum of its inputs is taken off behind the products. */
+ * times the sum of its inputs is taken off while the products are under way. */
 template <int N, int G>
 static __device__ __forceinline__ void
 add_stored_line(float (&k_part)[N / 2], const struct few_work &w, const struct few_block<N, G> &b,
@@ -187,15 +197,27 @@ add_stored_line(float (&k_part)[N / 2], const struct few_work &w, const struct f
 {
     enum { STEPS = 4 / G };
     const char *tile = (const char *)weights_at(w, b, stage);
-    const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
+    const uint64_t in = u4_inputs_of(w, lane, stage);
     const uint4 lo = *(const uint4 *)(tile + lane.words);
     const uint4 hi = *(const uint4 *)(tile + lane.words + 512);
     const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    struct u4_stored of[G][2];
+#pragma unroll
+    for (int i = 0; i < G; i++) {
+        const uint32_t at = (uint32_t)i * PACK4_ROWS + lane.row;
+        of[i][0] = u4_stored_of(w.u4, tile, at);
+        of[i][1] = u4_stored_of(w.u4, tile, at + 8);
+    }
+    float4 pair[N / 8]; /* of rows 8 j + 2 t and the next: scale and sum */
+    constexpr bool early = N <= 16 && G == 1;
+#pragma unroll
+    for (int j = 0; j < N / 8 && early; j++)
+        pair[j] = *(const float4 *)&pairs_of(w, b, stage)[8 * j + lane.pair];
     async_proxy_fence();
 #pragma unroll
     for (int i = 0; i < G; i++) {
         uint32_t a[STEPS][4];
-        float c[N / 2], inputs[N / 2];
+        float c[N / 2];
 #pragma unroll
         for (int u = 0; u < STEPS; u++) {
             uint32_t rows[2];
@@ -208,25 +230,23 @@ add_stored_line(float (&k_part)[N / 2], const struct few_work &w, const struct f
         }
         wgmma_fence();
         u4_start_stored<STEPS>(c, a, in + (uint64_t)(2 * i * STEPS));
-        u4_start_inputs<STEPS>(inputs, lane.one, in + (uint64_t)(2 * i * STEPS));
         wgmma_commit();
-        const uint32_t at = (uint32_t)i * PACK4_ROWS + lane.row;
-        const float s[2] = {u4_scale(w.u4, tile, at), u4_scale(w.u4, tile, at + 8)};
-        const float zero[2] = {u4_zero_behind(u4_zero(w.u4, tile, at)),
-                               u4_zero_behind(u4_zero(w.u4, tile, at + 8))};
-        float2 scale[N / 8]; /* of rows 8 j + 2 t and the next */
 #pragma unroll
         for (int j = 0; j < N / 8; j++) {
-            scale[j] = *(const float2 *)&b.s->in_scale[stage][8 * j + lane.pair];
+            const uint32_t row = (uint32_t)(i * N + 8 * j) + lane.pair;
+            if (!early) pair[j] = *(const float4 *)&pairs_of(w, b, stage)[row];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float &sum = k_part[4 * j + k];
+                sum = u4_add_zero(sum, of[i][k / 2], k % 2 ? pair[j].w : pair[j].y);
+            }
         }
         wgmma_wait(c);
-        wgmma_wait(inputs);
         if (i == G - 1) release(b, stage);
 #pragma unroll
         for (int j = 0; j < N / 2; j++) {
-            const float of_row = j % 2 ? scale[j / 4].y : scale[j / 4].x;
-            const float sum = u4_less_zero(c[j], inputs[j], zero[j / 2 % 2]);
-            k_part[j] = fmaf(sum, s[j / 2 % 2] * of_row, k_part[j]);
+            const float of_row = j % 2 ? pair[j / 4].z : pair[j / 4].x;
+            k_part[j] = u4_add_codes(k_part[j], of[i][j / 2 % 2], c[j], of_row);
         }
     }
 }
@@ -298,7 +318,7 @@ sum_turned_part(float (&k_part)[N / 2], const struct few_work &w, const struct f
 {
 #pragma unroll
     for (int j = 0; j < N / 2; j++) k_part[j] = 0;
-    for (uint32_t i = 0; i < w.n_k_line / w.n_k_part; i++) {
+    for (uint32_t i = 0; i < w.k_part_lines; i++) {
         wait_phase(&b.s->full[i], 0);
         add_turned_line<N, G>(k_part, w, b, i, lane);
     }
@@ -310,11 +330,9 @@ static __device__ __forceinline__ void
     sum_k_part(typename few_sum<G>::type (&k_part)[N / 2], const struct few_work &w,
                const struct few_block<N, G> &b, const struct u4_lane &lane, struct few_ring &at)
 {
-    const uint32_t n_k_line = w.n_k_line / w.n_k_part;
-    DCHECK(w.n_k_line % w.n_k_part == 0);
 #pragma unroll
     for (int j = 0; j < N / 2; j++) k_part[j] = 0;
-    for (uint32_t k_line = 0; k_line < n_k_line; k_line++, advance(at, w.n_stage)) {
+    for (uint32_t k_line = 0; k_line < w.k_part_lines; k_line++, advance(at, w.n_stage)) {
         wait_phase(&b.s->full[at.stage], at.parity);
         if constexpr (G <= 0) {
             add_k_line<N, MAPPED, G>(k_part, w, b, at.stage);
@@ -500,12 +518,13 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                                                const struct few_block<N, G> &b)
 {
     const uint32_t step = gridDim.x / w.cluster_size, n_run = run_count<MAPPED>(w);
-    const struct u4_lane lane = u4_lane_of<MAPPED>();
+    const struct u4_lane lane = u4_lane_of(w, b);
     struct few_ring at = {0, 0};
     uint32_t n_item = 0; /* items so far */
     for (uint32_t i = blockIdx.x / w.cluster_size; i < n_run; i += step) {
         const struct few_run r = run_at<MAPPED>(w, i);
-        const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
+        struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
+        if (G > 0) rows.row_scale = NULL; /* U4 weights have none, and tiles may be short */
         struct few_scales<N> scales;
         struct few_outputs<N> outputs;
         if (!SPLIT) outputs_keep(outputs, w, rows);
@@ -613,7 +632,7 @@ static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage, bool turns)
     f.n_stage = n_stage;
     f.turns = turns;
     f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
-                          n_stage * (weight_bytes<G>(turns) + N * K_LINE_BYTES));
+                          n_stage * (weight_bytes<N, G>(turns) + N * K_LINE_BYTES));
     ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
     f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
                    n_part ? blocks_max<N, true, G>() : blocks_max<N, false, G>());
@@ -689,6 +708,8 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     if (G > 0) w.u4 = u4_form_of(a.pack, MAPPED);
     w.n_k_line = a.k / K_LINE_BYTES;
     w.n_k_part = fp8_k_part_count(a.n, w.n_k_line, a.tasks != NULL);
+    w.k_part_lines = w.n_k_line / w.n_k_part;
+    ASSERT(w.k_part_lines * w.n_k_part == w.n_k_line);
     w.n_col_tile = ceil_div(a.n, BM);
     w.n_row_tile = n_tile;
     w.cluster_size = n_tile * w.n_col_tile < limits.n_sm * ALONE_TILES ? w.n_k_part : 1;
@@ -707,8 +728,8 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
         }
     }
     w.n_stage = f.n_stage;
-    w.stage_bytes = weight_bytes<G>(f.turns) + N * K_LINE_BYTES;
-    w.in_at = weight_bytes<G>(f.turns);
+    w.stage_bytes = weight_bytes<N, G>(f.turns) + N * K_LINE_BYTES;
+    w.in_at = weight_bytes<N, G>(f.turns);
     w.turns = f.turns;
     w.n_part = f.n_part;
     if (!MAPPED) {

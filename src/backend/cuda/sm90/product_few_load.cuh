@@ -57,10 +57,19 @@ template <int N> struct few_parts {
     float2 sum[UNITS * N / 8 * WARP];
 };
 
-/* Bytes of a stage: weights, with scales and zeros of U4 ones, and behind them inputs. */
-template <int G> static __host__ __device__ constexpr uint32_t weight_bytes(bool turns)
+/* Where a stage of packed U4 weights has, mapped, the inputs' scales and sums: [group][row], a pair
+ * each. */
+template <int G> static __host__ __device__ constexpr uint32_t pairs_at(void)
 {
-    const uint32_t tail = G > 0 ? G * PACK4_ROWS * 5 : 0;
+    return PACK4_CODE_BYTES + G * PACK4_ROWS * 5;
+}
+
+/* Bytes of a stage: weights, with scales and zeros of U4 ones and those pairs, and behind them
+ * inputs. */
+template <int N, int G> static __host__ __device__ constexpr uint32_t weight_bytes(bool turns)
+{
+    const uint32_t tail =
+        G > 0 ? pairs_at<G>() - PACK4_CODE_BYTES + G * N * (uint32_t)sizeof(float2) : 0;
     const uint32_t codes = G > 0 && !turns ? (uint32_t)PACK4_CODE_BYTES : BM * K_LINE_BYTES;
     return (codes + tail + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
@@ -74,6 +83,7 @@ struct few_work {
     struct u4_form u4; /* of U4 weights */
     uint32_t n_k_line;
     uint32_t n_k_part;
+    uint32_t k_part_lines;
     uint32_t cluster_size; /* blocks of a cluster: n_share or 1 */
     uint32_t n_stage;
     uint32_t stage_bytes;
@@ -97,14 +107,22 @@ template <int N, int G>
 static __device__ __forceinline__ uint8_t *
 weights_at(const struct few_work &w, const struct few_block<N, G> &b, uint32_t stage)
 {
-    return b.stages + stage * (G > 0 ? w.stage_bytes : weight_bytes<G>(false) + N * K_LINE_BYTES);
+    return b.stages +
+           stage * (G > 0 ? w.stage_bytes : weight_bytes<N, G>(false) + N * K_LINE_BYTES);
 }
 
 template <int N, int G>
 static __device__ __forceinline__ uint8_t *
 inputs_at(const struct few_work &w, const struct few_block<N, G> &b, uint32_t stage)
 {
-    return weights_at(w, b, stage) + (G > 0 ? w.in_at : weight_bytes<G>(false));
+    return weights_at(w, b, stage) + (G > 0 ? w.in_at : weight_bytes<N, G>(false));
+}
+
+template <int N, int G>
+static __device__ __forceinline__ float2 *pairs_of(const struct few_work &w,
+                                                   const struct few_block<N, G> &b, uint32_t stage)
+{
+    return (float2 *)(weights_at(w, b, stage) + pairs_at<G>());
 }
 
 struct few_ring {
@@ -157,10 +175,11 @@ enum { GATHER_ROWS = WARP / K_LINE_PIECES };
 template <int N> struct few_gather {
     uint32_t from[N / GATHER_ROWS];            /* in pieces from a.q */
     const float *scale[(N + WARP - 1) / WARP]; /* NULL: no such row */
+    const float *sum[(N + WARP - 1) / WARP];   /* of experts' U4 weights */
     int n;                                     /* rows */
 };
 
-template <int N, bool MAPPED>
+template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void gather_of(struct few_gather<N> &g, const struct few_work &w,
                                                  const struct product_rows &rows)
 {
@@ -178,8 +197,11 @@ static __device__ __forceinline__ void gather_of(struct few_gather<N> &g, const 
 #pragma unroll
     for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
         const int at = lane + i * WARP;
-        g.scale[i] = NULL;
-        if (at < rows.n) g.scale[i] = w.a.q_scale + (size_t)in_row(w.a, rows, at) * w.n_k_line;
+        g.scale[i] = g.sum[i] = NULL;
+        if (at >= rows.n) continue;
+        const size_t first = (size_t)in_row(w.a, rows, at) * w.n_k_line;
+        g.scale[i] = w.a.q_scale + first;
+        if constexpr (MAPPED && G > 0) g.sum[i] = w.a.input_sums + first * G;
     }
 }
 
@@ -222,6 +244,18 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
     bulk_load(dst, tile, tile_bytes, full);
 }
 
+/* The scale and the sums of a lane's i-th row. */
+template <int G, int N>
+static __device__ __forceinline__ void load_pairs(const struct few_gather<N> &g, int i, uint32_t to,
+                                                  uint32_t k_line)
+{
+#pragma unroll
+    for (int j = 0; j < G; j++, to += N * (uint32_t)sizeof(float2)) {
+        cp_async_4(to, g.scale[i] + k_line);
+        cp_async_4(to + 4, g.sum[i] + k_line * G + j);
+    }
+}
+
 /* The inputs of one stage, by the whole warp. */
 template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void load_inputs(const struct few_work &w,
@@ -243,8 +277,12 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
 #pragma unroll
     for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
         const int at = lane + i * WARP;
-        if (G != FEW_INT8_ROW && g.scale[i])
+        if (G == FEW_INT8_ROW || !g.scale[i]) continue;
+        if constexpr (MAPPED && G > 0) {
+            load_pairs<G>(g, i, smem_address(&pairs_of(w, b, stage)[at]), k_line);
+        } else {
             cp_async_4(smem_address(&b.s->in_scale[stage][at]), g.scale[i] + k_line);
+        }
     }
     mbarrier_arrive_cp_async(full);
 }
@@ -287,7 +325,7 @@ static __device__ __forceinline__ void produce(const struct few_work &w,
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
         const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
         struct few_gather<N> g;
-        gather_of<N, MAPPED>(g, w, rows);
+        gather_of<N, MAPPED, G>(g, w, rows);
         for (uint32_t col = r.col; col < r.col_end; col++) {
             for (uint32_t k_line = k_line0; k_line < k_line0 + k_part;
                  k_line++, advance(at, w.n_stage)) {

@@ -14,7 +14,7 @@ cudaError_t product_few_u4_init(void)
 cudaError_t product_few_u4(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                            const struct sm90_limits &limits, cudaStream_t stream)
 {
-    ASSERT(a.pack.tile_bytes > 0 && !a.pack.is_e2m1);
+    ASSERT(a.pack.tile_bytes > 0 && !a.pack.is_e2m1 && (!a.tasks || a.input_sums));
     switch (a.pack.n_group) {
     case 1: return launch_tiles<1>(a, tile, n_tile, limits, stream);
     case 2: return launch_tiles<2>(a, tile, n_tile, limits, stream);

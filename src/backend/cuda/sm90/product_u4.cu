@@ -6,8 +6,7 @@
  * 64 outputs, which nobody else reads, and multiplies all rows of inputs with them, or 64 where the
  * task has no more. So codes do not cross shared memory, and there is nobody to wait for. A sum is
  * multiplied by two scales that depend on row and output; G is the number of groups of a K line,
- * which are summed one after the other. Experts' codes are multiplied as they are stored, and sums
- * of inputs, which take a group's zero off, are made by a kernel in front, for all tiles at once.
+ * which are summed one after the other. Experts' codes are multiplied as they are stored.
  *
  * A stage has a K line of inputs, their scales, experts' sums of them, and two packed tiles:
  *
@@ -195,10 +194,9 @@ static __device__ __forceinline__ void start_group(float (&c)[N / 2], const stru
     wgmma_commit();
 }
 
-/* What a group's products are multiplied by, for a thread's two outputs; mapped, less what. */
+/* What a group's products are multiplied by, for a thread's two outputs. */
 struct u4_group {
-    float scale[2];
-    float zero[2];
+    struct u4_stored out[2]; /* zeros: mapped alone */
     const float *in_scale;
     const float *in_sum;
 };
@@ -215,29 +213,44 @@ static __device__ __forceinline__ struct u4_group group_of(const struct u4_form 
     of.in_sum = s->in_sum[stage][group] + u.x.lane % 4 * 4;
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
-        of.scale[i] = u4_scale(form, tile, at + 8 * i);
-        if (FORM != FORM_PLAIN) of.zero[i] = u4_zero_behind(u4_zero(form, tile, at + 8 * i));
+        if (FORM == FORM_PLAIN) {
+            of.out[i].scale = u4_scale(form, tile, at + 8 * i);
+        } else {
+            of.out[i] = u4_stored_of(form, tile, at + 8 * i);
+        }
     }
     return of;
 }
 
+/* sum -= zeros times a group's inputs; FIRST: sum is what that leaves of 0. */
+template <int N, bool FIRST>
+static __device__ __forceinline__ void add_zeros(float (&sum)[64], const struct u4_group &of)
+{
+#pragma unroll
+    for (int j = 0; j < N / 2; j += 8) {
+        const float4 x = *(const float4 *)(of.in_sum + j * 2);
+        const float inputs[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            sum[j + i] = u4_add_zero(FIRST ? 0.0f : sum[j + i], of.out[i / 2 % 2],
+                                     inputs[i / 4 * 2 + i % 2]);
+        }
+    }
+}
+
 /* sum += a group's sum times the scales of row and output; FIRST: sum is what that adds to 0. */
-template <enum form FORM, int N, bool FIRST>
+template <int N, bool FIRST>
 static __device__ __forceinline__ void add_group(float (&sum)[64], const float (&c)[N / 2],
                                                  const struct u4_group &of)
 {
 #pragma unroll
     for (int j = 0; j < N / 2; j += 8) {
         const float4 v = *(const float4 *)(of.in_scale + j * 2);
-        const float4 x = FORM == FORM_PLAIN ? v : *(const float4 *)(of.in_sum + j * 2);
-        const float of_row[4] = {v.x, v.y, v.z, v.w}, inputs[4] = {x.x, x.y, x.z, x.w};
+        const float of_row[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const int row = i / 4 * 2 + i % 2, out = i / 2 % 2;
-            const float whole =
-                FORM == FORM_PLAIN ? c[j + i] : u4_less_zero(c[j + i], inputs[row], of.zero[out]);
-            const float scale = of.scale[out] * of_row[row];
-            sum[j + i] = fmaf(whole, scale, FIRST ? 0.0f : sum[j + i]);
+            sum[j + i] = u4_add_codes(FIRST ? 0.0f : sum[j + i], of.out[i / 2 % 2], c[j + i],
+                                      of_row[i / 4 * 2 + i % 2]);
         }
     }
 }
@@ -253,11 +266,14 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[64], float (&c
     for (int i = 0; i < G; i++) {
         const struct u4_group of = group_of<FORM, G>(form, s, u, (uint32_t)i);
         if (i > 0) start_group<FORM, G, N>(c, form, s, u, (uint32_t)i);
+        const bool fresh = FIRST && i == 0;
         wgmma_wait(c);
-        if (FIRST && i == 0) {
-            add_group<FORM, N, true>(k_part, c, of);
+        if (FORM != FORM_PLAIN && fresh) add_zeros<N, true>(k_part, of);
+        if (FORM != FORM_PLAIN && !fresh) add_zeros<N, false>(k_part, of);
+        if (FORM == FORM_PLAIN && fresh) {
+            add_group<N, true>(k_part, c, of);
         } else {
-            add_group<FORM, N, false>(k_part, c, of);
+            add_group<N, false>(k_part, c, of);
         }
     }
     __syncwarp();
@@ -464,60 +480,6 @@ __global__ void __launch_bounds__(THREADS, 1)
 #endif
 }
 
-/* ---- sums of inputs ---- */
-
-struct sum_work {
-    const uint8_t *q;
-    float *sums;
-    uint32_t n_row;
-    uint32_t n_k_line;
-};
-
-/* Groups of a K line of GROUP_ROWS rows: sums[row][K line][group]. By the instructions that make
- * them beside the products of few rows, whatever the number of rows. */
-template <int G>
-__global__ void __launch_bounds__(GROUP_THREADS)
-    product_u4_sums_kernel(const __grid_constant__ struct sum_work w)
-{
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    enum { STEPS = BK / 32 / G };
-    SHARED_DYNAMIC(unsigned char, shared);
-    const uint32_t k_line = blockIdx.x, row0 = blockIdx.y * GROUP_ROWS;
-    const uint32_t lane = threadIdx.x % WARP, piece = threadIdx.x % K_LINE_PIECES;
-    dependency_wait();
-    dependency_release();
-#pragma unroll
-    for (uint32_t i = 0; i < GROUP_ROWS / GATHER_ROWS; i++) {
-        const uint32_t row = threadIdx.x / K_LINE_PIECES + i * GATHER_ROWS;
-        const uint8_t *from =
-            w.q + ((size_t)min(row0 + row, w.n_row - 1) * w.n_k_line + k_line) * BK;
-        *(uint4 *)(shared + row * BK + (piece ^ row % 8) * PIECE_BYTES) =
-            *(const uint4 *)(from + piece * PIECE_BYTES);
-    }
-    async_proxy_fence();
-    __syncthreads();
-    const uint64_t in = wgmma_operand(smem_address(shared));
-    float sum[G][GROUP_ROWS / 2];
-    uint32_t one[4];
-    u4_ones(one);
-    wgmma_fence();
-#pragma unroll
-    for (int g = 0; g < G; g++) u4_start_inputs<STEPS>(sum[g], one, in + (uint64_t)(2 * g * STEPS));
-    wgmma_commit();
-#pragma unroll
-    for (int g = 0; g < G; g++) wgmma_wait(sum[g]);
-    if (threadIdx.x / 4) return; /* all 64 rows of the product are the same */
-#pragma unroll
-    for (uint32_t j = 0; j < GROUP_ROWS / 4; j++) { /* columns 8 (j / 2) + 2 t and the next */
-        const uint32_t row = row0 + j / 2 * 8 + lane * 2 + j % 2;
-        if (row >= w.n_row) continue;
-#pragma unroll
-        for (int g = 0; g < G; g++)
-            w.sums[((size_t)row * w.n_k_line + k_line) * G + g] = sum[g][j / 2 * 4 + j % 2];
-    }
-#endif
-}
-
 /* ---- the host ---- */
 
 typedef void (*u4_kernel)(struct u4_work);
@@ -568,32 +530,18 @@ static void set_launch(struct u4_launch *l, dim3 grid, uint32_t n_thread, size_t
     l->config.numAttrs = 1;
 }
 
-/* a.input_sums, of all rows that the list may name. */
-template <int G> static cudaError_t sum_inputs(const struct product_args &a, cudaStream_t stream)
-{
-    const uint32_t n_row = a.in_listed ? a.n_token : ceil_div(a.n_token, a.in_divisor);
-    const struct sum_work w = {a.q, a.input_sums, n_row, a.k / BK};
-    struct u4_launch l;
-    ASSERT(a.input_sums && n_row > 0);
-    set_launch(&l, dim3(w.n_k_line, ceil_div(n_row, GROUP_ROWS)), GROUP_THREADS, GROUP_ROWS * BK,
-               stream);
-    return cudaLaunchKernelEx(&l.config, product_u4_sums_kernel<G>, w);
-}
-
 cudaError_t product_u4_sm90(const struct product_args &a, uint32_t n_tile,
                             const struct sm90_limits &limits, cudaStream_t stream)
 {
     ASSERT(a.k % BK == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && limits.n_sm > 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && (uintptr_t)a.out % 16 == 0);
-    ASSERT(product_u4_takes(a.pack) && (!a.tasks || a.in_divisor > 0));
+    ASSERT(product_u4_takes(a.pack) && (!a.tasks || (a.in_divisor > 0 && a.input_sums)));
     struct u4_work u = {};
     uint32_t n_block;
     cudaError_t e = make_work(&u.w, &n_block, a, n_tile, limits.n_sm);
     if (e != cudaSuccess || !n_block) return e;
     u.form = u4_form_of(a.pack, a.tasks != NULL);
     const bool one = a.pack.n_group == 1;
-    if (a.tasks) e = one ? sum_inputs<1>(a, stream) : sum_inputs<2>(a, stream);
-    if (e != cudaSuccess) return e;
     u4_kernel kernel =
         one ? find_kernel<1>(form_of(a), output_of(a)) : find_kernel<2>(form_of(a), output_of(a));
     struct u4_launch l;

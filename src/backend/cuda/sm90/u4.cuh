@@ -4,9 +4,10 @@
  * the E4M3 code of that number times 2^-9: the subnormal numbers and the two binades above them are
  * equally far apart. So a weight of a plain product goes to the tensor cores exactly, with its zero
  * taken off, and what is left is a scale a group. The experts' codes go there as they are stored,
- * which takes fewer instructions: a group's zero, times the sum of its inputs, is taken off behind
- * the products, and that sum is a product with ones. Whoever multiplies the one or the other makes
- * the same sums of the same values, so a row has the same bits in all kernels.
+ * which takes fewer instructions: a group's zero, times the sum of its inputs, is taken off by
+ * itself. Sums of inputs are made where the inputs are (input_sum of common.cuh). Whoever
+ * multiplies the one or the other makes the same sums of the same values, so a row has the same
+ * bits in all kernels.
  *
  * Scales of every type are read by the same instructions, whose constants are the launch's: a
  * branch on the type would keep the compiler from running products beside other work. */
@@ -99,25 +100,6 @@ static __device__ __forceinline__ void u4_rows_stored(uint32_t word, uint32_t (&
     out[1] = word >> 4 & low;
 }
 
-/* Codes of one, 2^-9 as well, for the sum of a group's inputs, in registers whose values the
- * compiler does not know: it would make them anew beside products, and keep these from running
- * beside each other. */
-static __device__ __forceinline__ void u4_ones(uint32_t (&one)[4])
-{
-#pragma unroll
-    for (int i = 0; i < 4; i++) one[i] = shfl(0x01010101u, i);
-}
-
-/* Begins the sum of a group's inputs, which lie at x: a row of the 64 is like the other. */
-template <int STEPS, int N>
-static __device__ __forceinline__ void u4_start_inputs(float (&inputs)[N], const uint32_t (&one)[4],
-                                                       uint64_t x)
-{
-    wgmma_e4m3_start(inputs, one, x);
-#pragma unroll
-    for (int u = 1; u < STEPS; u++) wgmma_e4m3_add(inputs, one, x + 2 * (uint64_t)u);
-}
-
 /* Begins the products of a group's inputs with its codes as they are stored. */
 template <int STEPS, int N>
 static __device__ __forceinline__ void u4_start_stored(float (&c)[N], const uint32_t (&a)[STEPS][4],
@@ -128,10 +110,32 @@ static __device__ __forceinline__ void u4_start_stored(float (&c)[N], const uint
     for (int u = 1; u < STEPS; u++) wgmma_e4m3_add(c, a[u], x + 2 * (uint64_t)u);
 }
 
-/* What both make, and the zero: all who multiply stored codes do so, and get the same bits. */
-static __device__ __forceinline__ float u4_less_zero(float sum, float inputs, float zero)
+/* A group of stored codes: what all products of them with a row are multiplied by, its scale times
+ * 512, and what its sum of inputs is. All who multiply stored codes add both by u4_add_zero and
+ * u4_add_codes, in this order, and get the same bits. */
+struct u4_stored {
+    float scale;
+    float zero;
+};
+
+static __device__ __forceinline__ struct u4_stored u4_stored_of(const struct u4_form &f,
+                                                                const char *tile, uint32_t i)
 {
-    return fmaf(zero, inputs, sum);
+    const float scale = u4_scale(f, tile, i);
+    const struct u4_stored g = {scale, scale * u4_zero_behind(u4_zero(f, tile, i))};
+    return g;
+}
+
+static __device__ __forceinline__ float u4_add_zero(float sum, const struct u4_stored &g,
+                                                    float inputs)
+{
+    return fmaf(g.zero, inputs, sum);
+}
+
+static __device__ __forceinline__ float u4_add_codes(float sum, const struct u4_stored &g, float c,
+                                                     float in_scale)
+{
+    return fmaf(c, g.scale * in_scale, sum);
 }
 
 /* A warp's 16 rows of a tile as the tensor cores take them from shared memory (product.cuh), where
