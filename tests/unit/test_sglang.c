@@ -136,6 +136,23 @@ static void ranks_with_requests_of_their_own_are_data_parallel(void **state)
     notes("--enable-dp-attention has no effect");
 }
 
+static void what_a_v32_of_long_prompts_is_served_with_is_passed_over(void **state)
+{
+    (void)state;
+    serves("--model-path m --tp 8 --attention-backend nsa --nsa-prefill-backend flashmla_auto "
+           "--nsa-decode-backend flashmla_kv --enable-nsa-prefill-context-parallel "
+           "--nsa-prefill-cp-mode round-robin-split --attn-cp-size 8 --fp8-gemm-backend cutlass "
+           "--enable-flashinfer-allreduce-fusion --numa-node 0 0 1 1 "
+           "--enable-metrics-for-all-schedulers --bucket-time-to-first-token 0.1 1 10 "
+           "--disaggregation-decode-tp 4 --hicache-write-policy write_through");
+    assert_int_equal(r.s.tensor_parallel_size, 8);
+    notes("--nsa-prefill-backend flashmla_auto has no effect");
+    notes("--attn-cp-size 8 has no effect: ranks share long prompts by themselves; see "
+          "--share-prompts");
+    assert_null(strstr(buf_str(&r.notes), "--enable-flashinfer-allreduce-fusion"));
+    is_refused("--tp 8 --moe-dp-size 2", "experts are cut or spread over all ranks");
+}
+
 static void drafts_and_roles_have_their_json_here(void **state)
 {
     (void)state;
@@ -200,6 +217,7 @@ int main(void)
         cmocka_unit_test(names_of_one_option_store_where_it_does),
         cmocka_unit_test(two_hosts_meet_at_one_address),
         cmocka_unit_test(ranks_with_requests_of_their_own_are_data_parallel),
+        cmocka_unit_test(what_a_v32_of_long_prompts_is_served_with_is_passed_over),
         cmocka_unit_test(drafts_and_roles_have_their_json_here),
         cmocka_unit_test(what_there_is_not_is_told),
         cmocka_unit_test(failing_allocations_come_out_as_errors),
