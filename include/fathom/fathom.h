@@ -234,9 +234,9 @@ typedef struct fathom_stats {
     uint32_t n_fetching;    /* of those that wait: for pages from memory or disk */
     uint32_t n_page_free;   /* that can be taken: with n_page_cached */
     uint32_t n_page_cached; /* of which hold a prefix that may be found */
-    uint32_t n_page;
-    uint64_t n_step;       /* steps done */
-    uint64_t n_step_ahead; /* of them launched while the one before ran */
+    uint32_t n_page;        /* of all lanes; of several hosts, that all have room for */
+    uint64_t n_step;        /* steps done */
+    uint64_t n_step_ahead;  /* of them launched while the one before ran */
     /* of all steps, by their tokens: 1, up to 8, 16, 32 ... 16384, more; and these tokens */
     uint64_t n_step_by_size[FATHOM_STEP_SIZES];
     uint64_t n_step_token;

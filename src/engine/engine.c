@@ -582,6 +582,7 @@ static void look_at_hosts(fathom_engine *e)
     const fathom_err err = ops->rejoin(e->runner, &why);
     if (err == FATHOM_OK || err == FATHOM_EPEER) {
         forget_pages(e);
+        engine_publish(e, NULL, 0); /* whoever looks before the next step sees what there is */
         e->is_away = err == FATHOM_EPEER;
     } else {
         fail_engine(e, why.text[0] ? why.text : cause_of(e, err));

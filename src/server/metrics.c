@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
 #include "base/json_arena.h"
@@ -431,7 +432,8 @@ static void write_infos(struct scrape *s, const struct metrics_view *v)
 {
     struct buf cache = {0}, build = {0};
     char n_page[16];
-    (void)snprintf(n_page, sizeof n_page, "%u", v->info->n_page);
+    ASSERT(v->info->n_lane > 0);
+    (void)snprintf(n_page, sizeof n_page, "%u", v->stats->n_page / v->info->n_lane); /* a lane's */
     prometheus_label(&cache, "engine", "0");
     prometheus_label(&cache, "block_size", "64");
     prometheus_label(&cache, "num_gpu_blocks", n_page);

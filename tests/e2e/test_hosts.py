@@ -127,13 +127,14 @@ def check_same(cut, alone, *more, n=2, other=(), again=True):
     others = [Follower(port, *cut, *more, *other, rank=i, n=n) for i in range(1, n)]
     first = Server(*FLAGS, *cut, *of_hosts(port, 0, n), *more)
     wait_until(lambda: ready(first)[0] == 200)
+    pages = n_page(first)
     assert answers(first) == want
     if again:
         assert answers(first) == want
         hits = sum(v for k, v in first.metrics().items() if k.startswith("vllm:prefix_cache_hits"))
         assert hits > 0
     assert (n_ahead(first) > 0) == is_ahead, (n_ahead(first), is_ahead)
-    pages = n_page(first)
+    assert n_page(first) == pages
     assert first.stop() == 0
     for follower in others:
         wait_until(lambda: "host 0 has ended" in follower.text())

@@ -12,8 +12,11 @@
 #include "server/metrics.h"
 #include "support/exposition.h"
 
-static fathom_info info = {
-    .model_type = "deepseek_v32", .backend = "cpu", .max_model_len = 4096, .n_page = 100};
+static fathom_info info = {.model_type = "deepseek_v32",
+                           .backend = "cpu",
+                           .max_model_len = 4096,
+                           .n_page = 120, /* of which other hosts have room for fewer */
+                           .n_lane = 1};
 static fathom_stats stats = {.n_running = 3,
                              .n_waiting = 2,
                              .n_page = 100,

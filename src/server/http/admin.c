@@ -65,7 +65,7 @@ static fathom_err tell_server(const struct route_env *env, const char *argument,
                      info->max_num_batched_tokens, info->n_draft);
     (void)buf_printf(body, "\"weights_bytes\":%llu,\"kv_bytes\":%llu,\"pages\":%u,",
                      (unsigned long long)info->weights_bytes, (unsigned long long)info->kv_bytes,
-                     info->n_page);
+                     stats.n_page / info->n_lane);
     return buf_printf(body,
                       "\"uptime_s\":%lld,\"draining\":%s,\"running\":%u,\"waiting\":%u,"
                       "\"api_keys\":%zu}\n",
