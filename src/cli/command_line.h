@@ -192,6 +192,8 @@ struct settings {
     bool async_scheduling;
     struct compilation compilation; /* what the first two say */
     const char *speculative_config; /* NULL: not given */
+    const char *spec_method;        /* NULL: not given */
+    int64_t spec_tokens;            /* 0: not given */
     uint32_t n_draft;               /* what it says; 0: none */
     int64_t seed;                   /* -1: from the system */
 

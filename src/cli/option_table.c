@@ -210,6 +210,12 @@ const struct option option_table[] = {
      "same bits either way",
      .kind = OPTION_JSON, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(speculative_config), USE},
+    {"spec-tokens", NULL, "N", "0", "num_speculative_tokens of --speculative-config, without it",
+     .kind = OPTION_COUNT, .hi = FATHOM_DRAFT_MAX, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(spec_tokens), USE},
+    {"spec-method", NULL, "NAME", NULL, "method of --speculative-config, with --spec-tokens",
+     .kind = OPTION_TEXT, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(spec_method),
+     USE},
     {"enforce-eager", NULL, NULL, NULL,
      "a GPU takes every step kernel by kernel; default: decode steps are recorded at start and "
      "replayed as a whole. A CPU records nothing",
@@ -580,6 +586,8 @@ const struct option option_table[] = {
      "GPU i",
      .kind = OPTION_TEXT, .group = GROUP_PARALLEL, .commands = PLANNED | SCORED,
      .field = FIELD(devices), USE},
+    {"device-ids", NULL, "LIST", NULL, "the same as --devices", .kind = OPTION_TEXT,
+     .group = GROUP_PARALLEL, .commands = PLANNED | SCORED, .field = FIELD(devices), USE},
     {"rank-slice", NULL, "R", "-1",
      "benchmark mode: load what rank R of --tensor-parallel-size holds and run it by itself, "
      "collectives left out: times are one rank's, outputs mean nothing",

@@ -384,7 +384,12 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
                      done);
         }
     }
-    if (!s->help) TRY_GOTO(speculative_parse(s->speculative_config, &s->n_draft, d), done);
+    if (!s->help) {
+        const struct speculative_given given = {.config = s->speculative_config,
+                                                .method = s->spec_method,
+                                                .n_token = (uint32_t)s->spec_tokens};
+        TRY_GOTO(speculative_parse(&given, &s->n_draft, d), done);
+    }
     if (!s->help) {
         err = compilation_parse(s->compilation_config, s->optimization_level, &s->compilation,
                                 notes, d);

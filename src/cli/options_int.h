@@ -102,14 +102,21 @@ void option_add_details(struct buf *b, const struct option *o);
 fathom_err compilation_parse(const char *text, int64_t level, struct compilation *out,
                              struct buf *notes, fathom_diag *d);
 
+/* What the command line says of drafts. */
+struct speculative_given {
+    const char *config; /* JSON of --speculative-config; NULL: not given */
+    const char *method; /* of --spec-method; NULL: not given */
+    uint32_t n_token;   /* of --spec-tokens; 0: not given */
+};
+
 /* speculative_parse - the value of --speculative-config: {"method": "deepseek_mtp",
- * "num_speculative_tokens": 2}
+ * "num_speculative_tokens": 2}, or of the options that say the same in its place
  *
- *   text  NULL: the option was not given, and *n_draft is 0
- * The method may be left out, or be mtp.
+ * Without any *n_draft is 0. The method may be left out, or be mtp.
  * Errors  EINVAL, EFORMAT: not JSON, another method, a number out of range, a key that is not
- * known; ENOMEM. */
-fathom_err speculative_parse(const char *text, uint32_t *n_draft, fathom_diag *d);
+ * known, both ways at once; ENOMEM. */
+fathom_err speculative_parse(const struct speculative_given *given, uint32_t *n_draft,
+                             fathom_diag *d);
 
 /* What the command line says of pages of other servers. */
 struct transfer_given {

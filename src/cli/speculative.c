@@ -1,4 +1,4 @@
-/* speculative.c - the value of --speculative-config */
+/* speculative.c - the value of --speculative-config, and of the options that stand in for it */
 #include <string.h>
 
 #include "base/fail.h"
@@ -8,18 +8,19 @@
 
 #define OPTION "--speculative-config"
 
-static fathom_err check_method(const json_t *v, fathom_diag *d)
+static fathom_err check_method(const char *option, const char *name, fathom_diag *d)
 {
-    if (!json_is_string(v)) {
-        FAIL(d, FATHOM_EINVAL, OPTION ": method is %s, needed is \"deepseek_mtp\"",
-             json_type_text(v));
-    }
-    const char *name = json_string_value(v);
     if (strcmp(name, "deepseek_mtp") == 0 || strcmp(name, "mtp") == 0) return FATHOM_OK;
     FAIL(d, FATHOM_EINVAL,
-         OPTION ": method is \"%.40s\"; drafts come from the model's own MTP layer alone: give "
-                "\"deepseek_mtp\"",
-         name);
+         "%s: method is \"%.40s\"; drafts come from the model's own MTP layer alone: give "
+         "\"deepseek_mtp\"",
+         option, name);
+}
+
+static fathom_err read_method(const json_t *v, fathom_diag *d)
+{
+    if (json_is_string(v)) return check_method(OPTION, json_string_value(v), d);
+    FAIL(d, FATHOM_EINVAL, OPTION ": method is %s, needed is \"deepseek_mtp\"", json_type_text(v));
 }
 
 static fathom_err read_count(const json_t *v, uint32_t *n, fathom_diag *d)
@@ -46,7 +47,7 @@ static fathom_err read_keys(json_t *root, uint32_t *n_draft, fathom_diag *d)
     }
     json_object_foreach (root, key, v) {
         if (strcmp(key, "method") == 0) {
-            TRY(check_method(v, d));
+            TRY(read_method(v, d));
         } else if (strcmp(key, "num_speculative_tokens") == 0) {
             TRY(read_count(v, n_draft, d));
         } else {
@@ -60,11 +61,28 @@ static fathom_err read_keys(json_t *root, uint32_t *n_draft, fathom_diag *d)
          FATHOM_DRAFT_MAX);
 }
 
-fathom_err speculative_parse(const char *text, uint32_t *n_draft, fathom_diag *d)
+/* --spec-method and --spec-tokens */
+static fathom_err take_short(const struct speculative_given *given, uint32_t *n_draft,
+                             fathom_diag *d)
 {
+    *n_draft = given->n_token;
+    if (!given->method) return FATHOM_OK;
+    TRY(check_method("--spec-method", given->method, d));
+    if (given->n_token > 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL, "--spec-method: give --spec-tokens too, 1 to %d", FATHOM_DRAFT_MAX);
+}
+
+fathom_err speculative_parse(const struct speculative_given *given, uint32_t *n_draft,
+                             fathom_diag *d)
+{
+    const char *text = given->config;
     json_t *root = NULL;
+    if (!text) return take_short(given, n_draft, d);
     *n_draft = 0;
-    if (!text) return FATHOM_OK;
+    if (given->method || given->n_token > 0) {
+        FAIL(d, FATHOM_EINVAL, OPTION " and %s say the same: leave one of them out",
+             given->method ? "--spec-method" : "--spec-tokens");
+    }
     TRY(json_read(text, strlen(text), OPTION, &root, d));
     fathom_err err = read_keys(root, n_draft, d);
     json_decref(root);

@@ -1,4 +1,4 @@
-/* test_speculative.c - values of --speculative-config */
+/* test_speculative.c - values of --speculative-config, and --spec-tokens in its place */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +13,8 @@ static void assert_drafts(const char *text, uint32_t want)
 {
     fathom_diag d = {{0}};
     uint32_t n = 99;
-    if (speculative_parse(text, &n, &d) != FATHOM_OK) fail_msg("%s", d.text);
+    const struct speculative_given given = {.config = text};
+    if (speculative_parse(&given, &n, &d) != FATHOM_OK) fail_msg("%s", d.text);
     assert_int_equal(n, want);
 }
 
@@ -21,7 +22,8 @@ static void assert_refused(const char *text, const char *part)
 {
     fathom_diag d = {{0}};
     uint32_t n;
-    assert_int_not_equal(speculative_parse(text, &n, &d), FATHOM_OK);
+    const struct speculative_given given = {.config = text};
+    assert_int_not_equal(speculative_parse(&given, &n, &d), FATHOM_OK);
     if (!strstr(d.text, part)) fail_msg("\"%s\" does not say \"%s\"", d.text, part);
     assert_non_null(strstr(d.text, "--speculative-config"));
 }
@@ -52,11 +54,42 @@ static void anything_else_is_refused_and_says_why(void **state)
     assert_refused("{\"num_speculative_tokens\": 2, \"model\": \"x\"}", "\"model\" is not known");
 }
 
+static void a_number_stands_in_for_the_json(void **state)
+{
+    static const struct {
+        struct speculative_given given;
+        uint32_t want; /* 0: refused */
+        const char *part;
+    } cases[] = {
+        {{.n_token = 2}, 2, NULL},
+        {{.n_token = 1, .method = "mtp"}, 1, NULL},
+        {{.method = "mtp"}, 0, "--spec-method: give --spec-tokens too, 1 to 4"},
+        {{.n_token = 2, .method = "eagle"}, 0, "--spec-method: method is \"eagle\""},
+        {{.config = "{\"num_speculative_tokens\": 2}", .n_token = 2},
+         0,
+         "--speculative-config and --spec-tokens say the same"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        fathom_diag d = {{0}};
+        uint32_t n = 99;
+        const fathom_err err = speculative_parse(&cases[i].given, &n, &d);
+        if (cases[i].want > 0) {
+            assert_int_equal(err, FATHOM_OK);
+            assert_int_equal(n, cases[i].want);
+        } else {
+            assert_int_equal(err, FATHOM_EINVAL);
+            assert_non_null(strstr(d.text, cases[i].part));
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_the_guides_give_works),
         cmocka_unit_test(anything_else_is_refused_and_says_why),
+        cmocka_unit_test(a_number_stands_in_for_the_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
