@@ -9,7 +9,8 @@ fathom_err share_init(struct share *s, const struct share_config *c)
 {
     const uint32_t n_page = request_n_page(c->max_context);
     ASSERT(c->n_lane >= 2 && c->n_lane <= PARALLEL_RANKS_MAX && c->least >= 1);
-    *s = (struct share){.least = c->least, .max_num_seqs = c->max_num_seqs};
+    *s = (struct share){.least = c->least < c->max_context ? c->least : c->max_context,
+                        .max_num_seqs = c->max_num_seqs};
     s->parts = mem_calloc(c->n_lane, sizeof *s->parts);
     if (!s->parts) return FATHOM_ENOMEM;
     s->n_lane = c->n_lane;

@@ -52,7 +52,7 @@ struct share {
 
 struct share_config {
     uint32_t n_lane;
-    uint32_t least; /* >= 1 */
+    uint32_t least; /* >= 1; no prompt has more than max_context */
     uint32_t max_num_seqs;
     uint32_t max_context;
     struct sched *scheds[PARALLEL_RANKS_MAX]; /* [n_lane], borrowed */

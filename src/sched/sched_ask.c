@@ -77,12 +77,27 @@ uint32_t sched_n_guest_page(const struct sched *s)
     return s->n_guest_page;
 }
 
+/* Tokens that r has rows of when it runs next, if the tiers give what they have. */
+static uint32_t n_known_soon(const struct sched *s, struct request *r)
+{
+    if (r->state == REQUEST_RUNNING) return r->n_computed;
+    if (r->state == REQUEST_FETCHING) return r->fetch.end * KV_PAGE_TOKENS;
+    const struct sched_findings found = sched_look_up(s, r);
+    return (found.n_page + found.match.n_page) * KV_PAGE_TOKENS;
+}
+
+static bool is_wide(const struct sched *s, struct request *r, uint32_t least)
+{
+    if (r->n_to_score > 0 || r->n_computed >= r->n_prompt || request_gap(r) < least) return false;
+    const uint32_t n = n_known_soon(s, r);
+    return n < r->n_prompt && gap_behind(s, r, n) >= least;
+}
+
 static struct request *first_wide(const struct sched *s, const struct request_list *l,
                                   uint32_t least)
 {
     struct request *r = l->head;
-    while (r && (r->n_to_score > 0 || r->n_computed >= r->n_prompt || gap_of_kind(s, r) < least))
-        r = r->next;
+    while (r && !is_wide(s, r, least)) r = r->next;
     return r;
 }
 
@@ -91,5 +106,5 @@ struct request *sched_first_wide(const struct sched *s, uint32_t least)
     ASSERT(least >= 2); /* one that has drafts lacks one */
     struct request *r = first_wide(s, &s->running, least);
     if (!r) r = first_wide(s, &s->fetching, least);
-    return r ? r : first_wide(s, &s->waiting, least);
+    return r || is_full(s) ? r : first_wide(s, &s->waiting, least);
 }

@@ -54,16 +54,43 @@ static inline struct prefix_text text_of(const struct sched *s, const struct req
     };
 }
 
-/* Tokens of the gap of r that one step may compute: of one kind of rows. */
+/* Tokens of the gap of r, when its first n have been computed, that one step may compute: of one
+ * kind of rows. */
+static inline uint32_t gap_behind(const struct sched *s, const struct request *r, uint32_t n)
+{
+    const bool is_cut = s->config.prompt_form && n < r->n_prompt;
+    return (is_cut ? r->n_prompt : r->n_token) - n;
+}
+
 static inline uint32_t gap_of_kind(const struct sched *s, const struct request *r)
 {
-    const bool is_cut = s->config.prompt_form && r->n_computed < r->n_prompt;
-    return is_cut ? r->n_prompt - r->n_computed : request_gap(r);
+    return gap_behind(s, r, r->n_computed);
 }
+
+/* Whether r may go on from cached pages. */
+static inline bool is_found(const struct sched *s, const struct request *r)
+{
+    return s->prefix && request_n_scored(r) == r->n_to_score;
+}
+
+/* What the cache and the tiers have of a request. */
+struct sched_findings {
+    uint32_t n_page; /* in pages, not held */
+    struct prefix_match match;
+};
+
+/* sched_look_up - of a WAITING request, whose pages are written */
+struct sched_findings sched_look_up(const struct sched *s, struct request *r);
 
 static inline uint32_t n_holding(const struct sched *s)
 {
     return s->running.n + s->fetching.n;
+}
+
+/* Whether no more requests may hold pages. */
+static inline bool is_full(const struct sched *s)
+{
+    return n_holding(s) >= s->config.max_num_seqs || n_holding(s) >= s->bounds.max_running;
 }
 
 #endif

@@ -428,21 +428,9 @@ static void plan_running(struct sched *s, struct walk *w, struct request *r)
     add_gap(s, w, r, gap, room);
 }
 
-/* Whether r may go on from cached pages. */
-static bool is_found(const struct sched *s, const struct request *r)
+struct sched_findings sched_look_up(const struct sched *s, struct request *r)
 {
-    return s->prefix && request_n_scored(r) == r->n_to_score;
-}
-
-/* What the cache and the tiers have of a request. */
-struct findings {
-    uint32_t n_page; /* in pages, not held */
-    struct prefix_match match;
-};
-
-static struct findings look_up(struct sched *s, struct request *r)
-{
-    struct findings f = {0};
+    struct sched_findings f = {0};
     if (!is_found(s, r)) return f;
     const struct prefix_text text = text_of(s, r);
     f.n_page = prefix_find(s->prefix, &text, r->n_token, r->pages);
@@ -533,7 +521,7 @@ static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t n
     if (1 + (uint64_t)n_holding(s) > page_pool_n_available(s->pool)) sched_give_guest(s);
     w->short_of_pages = 1 + (uint64_t)n_holding(s) > page_pool_n_available(s->pool);
     if (w->short_of_pages) return false; /* one page is never found */
-    struct findings found = look_up(s, r);
+    const struct sched_findings found = sched_look_up(s, r);
     w->short_of_pages = !make_room(s, r, found.n_page);
     if (w->short_of_pages) return false;
     request_list_remove(&s->waiting, r);
@@ -573,12 +561,6 @@ static void fetch_more(struct sched *s, uint64_t now_us)
         request_list_remove(&s->fetching, r);
         start(s, r, now_us);
     }
-}
-
-/* Whether no more requests may hold pages. */
-static bool is_full(const struct sched *s)
-{
-    return n_holding(s) >= s->config.max_num_seqs || n_holding(s) >= s->bounds.max_running;
 }
 
 static void plan_clear(struct plan *p)

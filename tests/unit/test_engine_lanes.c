@@ -284,6 +284,38 @@ static void answers_are_shared_once_more(void **state)
     fathom_close(e);
 }
 
+/* Nothing of a guest's cache goes for a prompt whose beginning the home has, if little is left of
+ * it, nor for any where more tokens are asked for than prompts have. */
+static void guests_keep_what_no_prompt_needs(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2; i++) {
+        struct null_engine_options o = options_of(4, 1);
+        o.share_prompts = i == 0 ? 12 : 1u << 30;
+        o.runner.n_page = 12;
+        fathom_engine *e = open_with(&o);
+        fathom_stats s;
+        uint32_t n_cached = 0;
+        for (uint32_t k = 0; k < 5; k++) {
+            fathom_request *r = make(k, k % 4, 300, 4);
+            r->has_lane = true;
+            r->lane = k % 4 > 0;
+            fathom_get_stats(e, &s);
+            n_cached = s.lanes[1].n_page_cached;
+            answer_ask(e, &answers[k], r);
+            answers_wait(e, 1);
+            expect_drawn(k);
+        }
+        assert_int_equal(answers[4].finish.n_cached, 256);
+        assert_true(n_cached > 12 - 5); /* or there would be room for all of it */
+        fathom_get_stats(e, &s);
+        assert_int_equal(s.lanes[1].n_page_cached, n_cached);
+        assert_int_equal(s.n_shared_token > 0, i == 0);
+        answers_expect_rest(e);
+        fathom_close(e);
+    }
+}
+
 static void a_lane_that_is_not_there_is_refused(void **state)
 {
     (void)state;
@@ -364,6 +396,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_prompt_is_shared_only_by_lanes_without_one),
         cmocka_unit_test(guests_give_way),
         cmocka_unit_test(answers_are_shared_once_more),
+        cmocka_unit_test(guests_keep_what_no_prompt_needs),
         cmocka_unit_test(a_lane_that_is_not_there_is_refused),
         cmocka_unit_test(whatever_comes_is_answered_as_alone),
     };

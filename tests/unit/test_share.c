@@ -80,6 +80,22 @@ static void what_is_lent_goes_to_one_request_of_one_plan(void **state)
     fixture_close(&f);
 }
 
+/* Who waits for a place is not looked at, who is admitted next is. */
+static void a_full_scheduler_has_nobody_else(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    fixture_open(&f, 32, 32, 1);
+    struct request *first = fixture_add(&f, 8, 20);
+    fixture_plan(&f);
+    fixture_commit(&f, 5);
+    struct request *r = fixture_add(&f, 200, 4);
+    assert_null(sched_first_wide(f.s, 60));
+    sched_end(f.s, first, REQUEST_FINISH_CANCEL, 1);
+    assert_ptr_equal(sched_first_wide(f.s, 60), r);
+    fixture_close(&f);
+}
+
 /* 8 pages: a guest's four are there while others need less, and are the first to go. */
 static void guests_pages_go_before_anybody_waits(void **state)
 {
@@ -119,6 +135,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(runs_are_even_where_there_is_room),
         cmocka_unit_test(what_is_lent_goes_to_one_request_of_one_plan),
+        cmocka_unit_test(a_full_scheduler_has_nobody_else),
         cmocka_unit_test(guests_pages_go_before_anybody_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
