@@ -24,7 +24,8 @@ enum { LINK_PARTS_MAX = 8 };
 struct page_link_ops {
     /* All bytes of n parts. EIO: time-out, or the other side is gone; the link is of no use then.
      *
-     *   deadline_us  of clock_now_us; UINT64_MAX: none */
+     *   deadline_us  of clock_now_us; UINT64_MAX: none. Over TCP time does not count in which this
+     *                process stood still */
     fathom_err (*send)(struct page_link *l, const struct link_part *parts, size_t n,
                        uint64_t deadline_us, fathom_diag *d);
     /* Exactly n bytes. EIO as above. */

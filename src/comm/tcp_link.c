@@ -1,4 +1,9 @@
-/* tcp_link.c - sockets that do not block, and poll */
+/* tcp_link.c - sockets that do not block, and poll
+ *
+ * Time in which this process stood still is not time that the other side has had: a machine that
+ * stops for some seconds stops both. So it is waited in pieces, and one that took much longer than
+ * asked moves the deadline.
+ */
 #include "comm/tcp_link.h"
 
 #include <errno.h>
@@ -18,7 +23,7 @@
 #include "base/fail.h"
 #include "base/mem.h"
 
-enum { POLL_MS_MAX = 60000, BUFFER_BYTES = 4 << 20 };
+enum { POLL_MS_MAX = 500, STILL_US = 250000, BUFFER_BYTES = 4 << 20 };
 
 struct tcp_link {
     struct page_link base; /* first member */
@@ -35,12 +40,24 @@ static int timeout_ms(uint64_t deadline_us)
     return ms < POLL_MS_MAX ? (int)ms : POLL_MS_MAX;
 }
 
+/* As poll; 0: nothing came for a piece of the time that is left. */
+static int poll_piece(struct pollfd *p, nfds_t n, uint64_t *deadline_us)
+{
+    const int ms = timeout_ms(*deadline_us);
+    const uint64_t due_us = clock_now_us() + (uint64_t)ms * 1000;
+    const int n_ready = poll(p, n, ms);
+    const uint64_t now_us = clock_now_us();
+    if (n_ready == 0 && now_us > due_us + STILL_US && *deadline_us < UINT64_MAX - now_us)
+        *deadline_us += now_us - due_us;
+    return n_ready;
+}
+
 /* Until the socket is ready. */
 static fathom_err wait_for(int fd, int stop_fd, short events, uint64_t deadline_us, fathom_diag *d)
 {
     for (;;) {
         struct pollfd p[2] = {{.fd = fd, .events = events}, {.fd = stop_fd, .events = POLLIN}};
-        int n = poll(p, stop_fd >= 0 ? 2 : 1, timeout_ms(deadline_us));
+        int n = poll_piece(p, stop_fd >= 0 ? 2 : 1, &deadline_us);
         if (n < 0 && errno != EINTR) FAIL(d, FATHOM_EIO, "poll: %s", strerror(errno));
         if (n > 0 && p[1].revents) FAIL(d, FATHOM_EIO, "it is being stopped");
         if (n > 0) return FATHOM_OK;
@@ -100,7 +117,7 @@ fathom_err tcp_link_wait(const struct page_link *base, int fd, uint64_t deadline
         struct pollfd p[3] = {{.fd = fd, .events = POLLIN},
                               {.fd = l->fd, .events = POLLIN},
                               {.fd = l->stop_fd, .events = POLLIN}};
-        int n = poll(p, l->stop_fd >= 0 ? 3 : 2, timeout_ms(deadline_us));
+        int n = poll_piece(p, l->stop_fd >= 0 ? 3 : 2, &deadline_us);
         if (n < 0 && errno != EINTR) FAIL(d, FATHOM_EIO, "poll: %s", strerror(errno));
         if (n > 0 && p[2].revents) FAIL(d, FATHOM_EIO, "it is being stopped");
         if (n > 0 && p[0].revents) return FATHOM_OK;

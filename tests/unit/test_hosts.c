@@ -1,12 +1,14 @@
 /* test_hosts.c - hosts that join, are refused, are lost and come back, over loopback */
 #include <pthread.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -324,6 +326,47 @@ static void a_silent_host_is_lost(void **state)
     host_hub_destroy(h);
 }
 
+/* In a process of its own: whether a byte comes in time. */
+static int receive_in_child(uint16_t port, uint64_t timeout_us, int begun_fd)
+{
+    struct page_link *link = NULL;
+    char byte = 0;
+    const uint64_t end_us = clock_now_us() + HANG_US;
+    if (tcp_link_dial(&link, "127.0.0.1", port, end_us, -1, NULL) != FATHOM_OK) return 1;
+    if (write(begun_fd, &byte, 1) != 1) return 2;
+    return link->ops->receive(link, &byte, 1, clock_now_us() + timeout_us, NULL) ? 3 : 0;
+}
+
+static void time_in_which_a_process_stands_still_is_not_waited(void **state)
+{
+    enum { TIMEOUT_US = 4000000, STOP_US = 5000000, LATER_US = 200000 };
+    int fd, begun[2], status = -1;
+    uint16_t port;
+    char byte = 7;
+    (void)state;
+    assert_int_equal(tcp_link_listen("127.0.0.1", 0, &fd, &port, NULL), FATHOM_OK);
+    assert_int_equal(pipe(begun), 0);
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) _exit(receive_in_child(port, TIMEOUT_US, begun[1]));
+    struct page_link *link = tcp_link_accept(fd, -1);
+    assert_non_null(link);
+    assert_int_equal(read(begun[0], &byte, 1), 1);
+    clock_sleep_us(LATER_US); /* it waits */
+    assert_int_equal(kill(child, SIGSTOP), 0);
+    clock_sleep_us(STOP_US);
+    assert_int_equal(kill(child, SIGCONT), 0);
+    clock_sleep_us(LATER_US); /* its time would be over */
+    const struct link_part part = {&byte, 1};
+    assert_int_equal(link->ops->send(link, &part, 1, clock_now_us() + HANG_US, NULL), FATHOM_OK);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+    link->ops->close(link);
+    (void)close(fd);
+    (void)close(begun[0]);
+    (void)close(begun[1]);
+}
+
 static void a_host_0_that_ends_is_joined_again_when_it_is_back(void **state)
 {
     const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
@@ -417,6 +460,7 @@ int main(void)
         cmocka_unit_test(a_host_joins_is_told_and_sends_over_its_data_lane),
         cmocka_unit_test(a_host_may_have_room_for_fewer_pages),
         cmocka_unit_test(each_difference_is_named),
+        cmocka_unit_test(time_in_which_a_process_stands_still_is_not_waited),
         cmocka_unit_test(hosts_with_one_token_join),
         cmocka_unit_test(a_host_that_comes_twice_is_refused_the_second_time),
         cmocka_unit_test(a_port_in_use_is_one_line),
