@@ -31,7 +31,9 @@ struct follower {
     struct host_lanes *lanes;
     struct step_runner *ranks;
     struct flights flights; /* those that the ranks have not been waited for */
-    unsigned char *rooms;   /* [n_room][room_bytes] for WORK: host memory of the ranks */
+    bool is_launched;       /* a step is, and nothing of it has been drawn; its block: */
+    uint32_t block;
+    unsigned char *rooms; /* [n_room][room_bytes] for WORK: host memory of the ranks */
     size_t room_bytes;
     uint32_t n_room;
     uint32_t i_room; /* of the next WORK; from those before it pages may be copied */
@@ -63,6 +65,7 @@ static fathom_err draw_step(struct follower *f, const struct work *w)
     ASSERT(w->kind == WORK_DRAW && w->block < f->ranks->max_flight);
     TRY(f->ranks->ops->draw(f->ranks, f->steps));
     push_flight(&f->flights, w->block);
+    f->is_launched = false;
     return FATHOM_OK;
 }
 
@@ -108,16 +111,18 @@ static unsigned char *room_of(const struct follower *f)
     return f->rooms + f->i_room * f->room_bytes;
 }
 
-/* Whether it is the turn of what a WORK says of a step. */
+/* Whether it is the turn of what a WORK says of a step. Of one stage blocks go round, from 0 on
+ * whenever no step is under way. */
 static bool is_due(const struct follower *f, const struct work *w)
 {
     const bool has_stages = f->lanes->stages != NULL;
-    const uint32_t n_block = f->ranks->max_flight;
+    const uint32_t n_block = f->ranks->max_flight, n = f->flights.n;
+    const uint32_t next = n > 0 ? (f->flights.blocks[n - 1] + 1) % n_block : 0;
     if (w->n_step != f->n_step || w->block >= n_block) return false;
-    if (w->kind == WORK_WAIT)
-        return !has_stages && f->flights.n > 0 && f->flights.blocks[0] == w->block;
-    if (w->kind != WORK_LAUNCH && w->kind != WORK_DRAW) return false;
-    return has_stages || f->flights.n < n_block;
+    if (w->kind == WORK_DRAW) return f->is_launched && w->block == f->block;
+    if (f->is_launched) return false;
+    if (w->kind == WORK_LAUNCH) return has_stages || (n < n_block && w->block == next);
+    return w->kind == WORK_WAIT && !has_stages && n > 0 && w->block == f->flights.blocks[0];
 }
 
 /* A step, its draws, or its end: n bytes behind the head. */
@@ -131,7 +136,10 @@ static fathom_err obey_step(struct follower *f, const struct work *w, const unsi
     fits = fits && copy_blocks(f, w, at + n_steps, at + n);
     if (!fits) FAIL(d, FATHOM_EFORMAT, "host 0 tells a step that is none");
     if (w->kind == WORK_WAIT) return end_step(f, d);
-    return w->kind == WORK_DRAW ? draw_step(f, w) : f->ranks->ops->launch(f->ranks, f->steps);
+    if (w->kind == WORK_DRAW) return draw_step(f, w);
+    f->is_launched = true;
+    f->block = w->block;
+    return f->ranks->ops->launch(f->ranks, f->steps);
 }
 
 /* The ranks copy it in before what they are told next; its room is in use until then. */
@@ -223,6 +231,7 @@ static fathom_err follow(struct follower *f, fathom_diag *d)
         if (err) FAIL(d, err, "%s", f->ranks->ops->fault(f->ranks));
         host_member_part(f->lanes->member, "it joins anew");
         f->flights.n = 0;
+        f->is_launched = false;
         f->i_room = 0;
     }
 }
