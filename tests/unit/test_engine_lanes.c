@@ -284,33 +284,39 @@ static void answers_are_shared_once_more(void **state)
     fathom_close(e);
 }
 
-/* Nothing of a guest's cache goes for a prompt whose beginning the home has, if little is left of
- * it, nor for any where more tokens are asked for than prompts have. */
+/* Nothing of a guest's cache goes for a prompt whose beginning the home's cache has, or memory, if
+ * little is left of it, nor for any where more tokens are asked for than prompts have. */
 static void guests_keep_what_no_prompt_needs(void **state)
 {
+    enum { N_HOME = 4, N = N_HOME + 4 }; /* the last one begins as the first does */
     (void)state;
-    for (uint32_t i = 0; i < 2; i++) {
+    for (uint32_t i = 0; i < 3; i++) {
         struct null_engine_options o = options_of(4, 1);
-        o.share_prompts = i == 0 ? 12 : 1u << 30;
+        o.share_prompts = i < 2 ? 12 : 1u << 30;
         o.runner.n_page = 12;
+        if (i == 1)
+            o.offload = (struct offload_config){.n_ram_page = 99, .page_bytes = NULL_PAGE_BYTES};
         fathom_engine *e = open_with(&o);
         fathom_stats s;
         uint32_t n_cached = 0;
-        for (uint32_t k = 0; k < 5; k++) {
-            fathom_request *r = make(k, k % 4, 300, 4);
+        for (uint32_t k = i == 1 ? 0 : N_HOME - 1; k < N; k++) {
+            fathom_request *r = make(k, k + 1 < N ? k : i == 1 ? 0 : N_HOME - 1, 300, 4);
             r->has_lane = true;
-            r->lane = k % 4 > 0;
-            fathom_get_stats(e, &s);
+            r->lane = k >= N_HOME && k + 1 < N;
+            do {
+                fathom_get_stats(e, &s);
+            } while (s.tiers.n_uncopied > 0);
             n_cached = s.lanes[1].n_page_cached;
             answer_ask(e, &answers[k], r);
             answers_wait(e, 1);
             expect_drawn(k);
         }
-        assert_int_equal(answers[4].finish.n_cached, 256);
+        assert_int_equal(answers[N - 1].finish.n_cached, 256);
         assert_true(n_cached > 12 - 5); /* or there would be room for all of it */
         fathom_get_stats(e, &s);
         assert_int_equal(s.lanes[1].n_page_cached, n_cached);
-        assert_int_equal(s.n_shared_token > 0, i == 0);
+        assert_int_equal(s.n_shared_token > 0, i < 2);
+        assert_int_equal(s.tiers.n_ram_hit > 0, i == 1);
         answers_expect_rest(e);
         fathom_close(e);
     }
