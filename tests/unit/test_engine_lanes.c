@@ -2,9 +2,10 @@
  *
  * Answers are what the runner's function says, whatever lane a request is on, and whatever else
  * arrives, ends, is cancelled or preempted there and beside it; and every page is back in the end.
- * A round opens an engine with random numbers of lanes, pages, drafts, steps under way, memory for
- * pages, and lets random requests come and go. In builds with FATHOM_DCHECK the engine looks at the
- * invariants of all lanes after every step. A million steps are about 5000 rounds. */
+ * A round opens an engine with random numbers of lanes, pages, places, tokens of a step, drafts,
+ * steps under way, memory for pages, and lets random requests come and go. In builds with
+ * FATHOM_DCHECK the engine looks at the invariants of all lanes after every step. A million steps
+ * are about 1000 rounds. */
 #include <inttypes.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -19,7 +20,7 @@
 #include "support/answers.h"
 #include "support/null_runner.h"
 
-enum { N_REQUEST = 32, MAX_LEN = 320, N_VOCAB = 200, N_LANE_MAX = 4, N_BEGINNING = 3 };
+enum { N_REQUEST = 32, MAX_LEN = 320, N_VOCAB = 200, N_LANE_MAX = 8, N_BEGINNING = 3 };
 
 static uint64_t n_round = 30, seed = 1;
 static struct answer answers[N_REQUEST];
@@ -341,14 +342,19 @@ static void a_lane_that_is_not_there_is_refused(void **state)
 static void run_round(uint64_t *g, uint64_t *n_step, uint64_t *n_ahead, uint64_t *n_preempted,
                       uint64_t *n_shared)
 {
+    static const uint32_t budgets[] = {1, 3, 9, 24, 96, 300}, places[] = {1, 2, 4, 8, 12};
     struct null_engine_options o =
         options_of(1 + (uint32_t)rng_below(g, N_LANE_MAX), 1 + (uint32_t)rng_below(g, 3));
     o.n_draft = rng_below(g, 3) == 0 ? 2 : 0;
     o.runner.n_wrong = (uint32_t)rng_below(g, 4);
-    o.runner.n_page = rng_below(g, 2) ? 40 : 6;
+    const bool is_short = rng_below(g, 2); /* of pages, on the lane that has most requests */
+    const bool is_uneven = is_short || rng_below(g, 2);
+    o.runner.n_page = is_short ? 5 + (uint32_t)rng_below(g, 5) : 40;
     o.no_prefix_cache = rng_below(g, 4) == 0;
     o.share_prompts = rng_below(g, 4) ? 1 + (uint32_t)rng_below(g, 30) : 0;
-    o.max_num_batched_tokens = rng_below(g, 2) ? 96 : 24;
+    o.max_num_batched_tokens = budgets[rng_below(g, sizeof budgets / sizeof *budgets)];
+    if (!is_short) o.max_num_seqs = places[rng_below(g, sizeof places / sizeof *places)];
+    o.admission.tpot_us = rng_below(g, 3) ? 0 : 1 + rng_below(g, 3000);
     o.runner.prompt_form = rng_below(g, 2);
     if (!o.no_prefix_cache && rng_below(g, 2))
         o.offload = (struct offload_config){
@@ -358,9 +364,12 @@ static void run_round(uint64_t *g, uint64_t *n_step, uint64_t *n_ahead, uint64_t
     for (uint32_t k = 0; k < N_REQUEST; k++) {
         const uint32_t n_prompt = 4 + (uint32_t)rng_below(g, 200);
         fathom_request *r =
-            make(k, (uint32_t)rng_below(g, N_BEGINNING), n_prompt, 1 + (uint32_t)rng_below(g, 60));
-        r->has_lane = rng_below(g, 8) == 0;
-        r->lane = r->has_lane && o.runner.n_lane ? (uint32_t)rng_below(g, o.runner.n_lane) : 0;
+            make(k, (uint32_t)rng_below(g, N_BEGINNING), n_prompt, 1 + (uint32_t)rng_below(g, 110));
+        r->sampling.prompt_logprobs = rng_below(g, 6) == 0;
+        r->has_lane = rng_below(g, 8) == 0 || is_uneven;
+        r->lane = r->has_lane && !(is_uneven && rng_below(g, 5))
+                      ? (uint32_t)rng_below(g, o.runner.n_lane)
+                      : 0;
         answer_ask(e, &answers[k], r);
         if (rng_below(g, 8) == 0) fathom_cancel(e, answers[rng_below(g, k + 1)].id);
         if (rng_below(g, 4) == 0) n_over += answers_take(e, 1);
