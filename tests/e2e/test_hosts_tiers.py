@@ -10,6 +10,7 @@ pages go to it takes no record with it; with --storm it is killed again and agai
 gpu, gpu_sums: stages, and ranks that share layers, on GPUs that the program simulates.
 """
 
+import itertools
 import json
 import math
 import random
@@ -23,7 +24,7 @@ import time
 import test_hosts
 from pd_servers import carry, moved, prefill, text_of, total
 from served import Server, take_program, wait_until
-from test_hosts import DRAFTS, LANES, RANKS, STAGES, Follower, free_port, of_hosts, ready
+from test_hosts import DRAFTS, LANES, RANKS, STAGES, Follower, free_port, n_page, of_hosts, ready
 
 # Prompt 0 fills the cache, out of which the others drive it, and is more than the buffers of a connection hold.
 FLAGS = ("--backend", "cpu", "--threads", "2", "--max-model-len", "2048", "--max-num-seqs", "2", "--kv-cache-dtype",
@@ -73,12 +74,13 @@ class Way:
 
 
 class Hosts:
-    """Host 0, a Server, and the others, of which the last comes by a way of its own."""
+    """Host 0, a Server, and the others, of which the last comes by a way of its own; every second time with the
+    flags `few` besides."""
 
-    def __init__(self, *flags, n=2):
-        port = free_port()
+    def __init__(self, *flags, n=2, few=()):
+        port, turn = free_port(), itertools.count()
         self.way = Way(port)
-        self.last = lambda: Follower(self.way.port, *flags, rank=n - 1, n=n)
+        self.last = lambda: Follower(self.way.port, *flags, *(few if next(turn) % 2 else ()), rank=n - 1, n=n)
         self.others = [Follower(port, *flags, rank=i, n=n) for i in range(1, n - 1)] + [self.last()]
         self.first = Server(*flags, *of_hosts(port, 0, n))
         self.wait_ready()
@@ -127,7 +129,7 @@ class Case:
     """One cut over hosts, and the same in one process."""
 
     def __init__(self, cut, alone, *more, n=2, n_lane=1, cache="50M"):
-        self.flags, self.n, self.n_lane = (*FLAGS, *cut, *more, CACHE, cache), n, n_lane
+        self.flags, self.n, self.n_lane, self.cache = (*FLAGS, *cut, *more, CACHE, cache), n, n_lane, cache
         self.server = Server(*FLAGS, CACHE, "50M", *alone, *more, *transfer("kv_producer"))
         self.want = [ask(self.server, i)[0] for i in range(len(N_WORDS))]
 
@@ -161,9 +163,12 @@ class Case:
         self.check_found(hosts.first, 1)
 
     def check_storm(self):
-        """Requests from all sides, and the last host is killed again and again: an answer that comes is right."""
+        """Requests from all sides, and the last host is killed again and again: an answer that comes is right. It
+        comes back with fewer pages, and with as many as host 0."""
         self.server.stop()
-        hosts = Hosts(*self.flags, "--kv-offload-ram", "128M", n=self.n)
+        more = (CACHE, f"{int(self.cache[:-1]) * 3 // 2}M")
+        hosts = Hosts(*self.flags, *more, "--kv-offload-ram", "128M", n=self.n, few=(CACHE, self.cache))
+        pages = [n_page(hosts.first)]
         wrong, n_answer, stops = [], [0], threading.Event()
 
         def load(seed):
@@ -189,10 +194,12 @@ class Case:
             wait_until(lambda: n_answer[0] > before + 3 or wrong)
             time.sleep(random.Random(kill).uniform(0, 1))
             hosts.kill_last()
+            pages.append(n_page(hosts.first))
         stops.set()
         for t in threads:
             t.join()
         assert not wrong, wrong[0]
+        assert pages[1] < pages[0] and pages == (pages[:2] * N_KILL)[:N_KILL + 1], pages
         hosts.stop()
 
     def check(self):
