@@ -86,9 +86,15 @@ static uint32_t n_known_soon(const struct sched *s, struct request *r)
     return (found.n_page + found.match.n_page) * KV_PAGE_TOKENS;
 }
 
+/* Whether r lacks so many, if neither the cache nor the tiers have any. */
+static bool may_be_wide(const struct request *r, uint32_t least)
+{
+    return r->n_to_score == 0 && r->n_computed < r->n_prompt && request_gap(r) >= least;
+}
+
 static bool is_wide(const struct sched *s, struct request *r, uint32_t least)
 {
-    if (r->n_to_score > 0 || r->n_computed >= r->n_prompt || request_gap(r) < least) return false;
+    if (!may_be_wide(r, least)) return false;
     const uint32_t n = n_known_soon(s, r);
     return n < r->n_prompt && gap_behind(s, r, n) >= least;
 }
@@ -106,5 +112,8 @@ struct request *sched_first_wide(const struct sched *s, uint32_t least)
     ASSERT(least >= 2); /* one that has drafts lacks one */
     struct request *r = first_wide(s, &s->running, least);
     if (!r) r = first_wide(s, &s->fetching, least);
-    return r || is_full(s) ? r : first_wide(s, &s->waiting, least);
+    if (r || is_full(s)) return r;
+    r = s->waiting.head;
+    while (r && !may_be_wide(r, least)) r = r->next;
+    return r && is_wide(s, r, least) ? r : NULL;
 }

@@ -80,7 +80,7 @@ static void what_is_lent_goes_to_one_request_of_one_plan(void **state)
     fixture_close(&f);
 }
 
-/* Who waits for a place is not looked at, who is admitted next is. */
+/* Who waits for a place is not looked at; who is admitted next is, behind shorter ones too. */
 static void a_full_scheduler_has_nobody_else(void **state)
 {
     (void)state;
@@ -93,6 +93,9 @@ static void a_full_scheduler_has_nobody_else(void **state)
     assert_null(sched_first_wide(f.s, 60));
     sched_end(f.s, first, REQUEST_FINISH_CANCEL, 1);
     assert_ptr_equal(sched_first_wide(f.s, 60), r);
+    assert_null(sched_first_wide(f.s, 201));
+    struct request *longer = fixture_add(&f, 300, 4);
+    assert_ptr_equal(sched_first_wide(f.s, 201), longer);
     fixture_close(&f);
 }
 
