@@ -314,6 +314,7 @@ fathom_engine *fake_engine_open(const struct fake_options *o)
                             .max_num_seqs = o->max_running ? o->max_running : 64,
                             .max_num_batched_tokens = 2048,
                             .n_page = 64,
+                            .n_lane = 1,
                             .bos_id = 0,
                             .eos_ids = {e->o.eos_id},
                             .n_eos = 1,

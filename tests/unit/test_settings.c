@@ -330,7 +330,7 @@ static void stages_are_of_ranks_that_share_layers(void **state)
     const fathom_options shared = {.backend = FATHOM_BACKEND_CUDA, .world = 2, .hosts = &two};
     assert_int_equal(settings_resolve(&s, &shared, &c, NULL), FATHOM_OK);
     assert_int_equal(s.place.n_host, 2);
-    assert_int_equal(s.max_flight, 1);
+    assert_int_equal(s.max_flight, 2);
     const fathom_options apart = {.backend = FATHOM_BACKEND_CUDA,
                                   .data_parallel = 16, /* more than peers' memory is for */
                                   .expert_parallel = true,
