@@ -2,7 +2,7 @@
  * launched */
 #include "backend/cuda/sm90/product_few.cuh"
 
-#include "backend/cuda/sm90/product_few_kernel.cuh"
+#include "backend/cuda/sm90/product_few_launch.cuh"
 
 cudaError_t product_few_init(struct sm90_limits *out)
 {

@@ -1,6 +1,6 @@
 /* product_few_u4.cu - the kernels of product_few.cuh for packed U4 weights */
 #include "backend/cuda/sm90/product_few.cuh"
-#include "backend/cuda/sm90/product_few_kernel.cuh"
+#include "backend/cuda/sm90/product_few_launch.cuh"
 
 cudaError_t product_few_u4_init(void)
 {

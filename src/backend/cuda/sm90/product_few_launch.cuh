@@ -1,0 +1,198 @@
+/* product_few_launch.cuh - how product_few_kernel.cuh's kernels are launched: rings and blocks of a
+ * multiprocessor, clusters that are parts of K, and the width of tiles */
+#ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_LAUNCH_CUH
+#define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_LAUNCH_CUH
+
+#include "backend/cuda/sm90/product_few_kernel.cuh"
+
+/* Shared memory of a block and how many a multiprocessor holds of them. */
+struct few_shape {
+    uint32_t n_part;
+    uint32_t n_stage;
+    uint32_t n_byte;
+    uint32_t per_sm;
+    bool turns;
+};
+
+template <int N, int G>
+static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage, bool turns)
+{
+    struct few_shape f = {};
+    f.n_part = n_part;
+    f.n_stage = n_stage;
+    f.turns = turns;
+    f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
+                          n_stage * (weight_bytes<N, G>(turns) + N * K_LINE_BYTES));
+    ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
+    f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
+                   n_part ? blocks_max<N, true, G>() : blocks_max<N, false, G>());
+    return f;
+}
+
+/* Blocks that walk over many items: as deep a ring as two or three blocks leave room for. */
+template <int N, int G> static struct few_shape walking_shape(uint32_t cluster_size)
+{
+    const uint32_t n_part = cluster_size > 1 ? 2 : 0;
+    for (uint32_t per_sm = 3; per_sm > 1; per_sm--) {
+        for (uint32_t n = STAGES_MAX; n >= 4; n--) {
+            const struct few_shape f = shape_of<N, G>(n_part, n, false);
+            if (f.per_sm >= per_sm) return f;
+        }
+    }
+    return shape_of<N, G>(n_part, 4, false);
+}
+
+/* Blocks for one item each, if the device holds all of them at once with rings that are deep
+ * enough; else n_byte is 0. Clusters leave places empty. Others fill them all: with one block a
+ * multiprocessor more than are needed, some would get two more than others. */
+template <int N, int G>
+static struct few_shape single_shape(uint32_t cluster_size, uint32_t n_block, uint32_t n_k_line,
+                                     uint32_t n_sm, bool may_turn)
+{
+    const uint32_t n_part = cluster_size > 1 ? 1 : 0;
+    const uint32_t least = cluster_size > 1 ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
+    const uint32_t sixteenths = cluster_size > 1 ? 15 : 16;
+    if (may_turn && n_k_line <= STAGES_MAX) {
+        const struct few_shape f = shape_of<N, G>(n_part, n_k_line, true);
+        if (n_block <= f.per_sm * n_sm * sixteenths / 16) return f;
+    }
+    for (uint32_t n = min(n_k_line, (uint32_t)STAGES_MAX); n >= min(n_k_line, least); n--) {
+        const struct few_shape f = shape_of<N, G>(n_part, n, false);
+        if (n_block <= f.per_sm * n_sm * sixteenths / 16) return f;
+    }
+    return {};
+}
+
+/* One launch's attributes; they point into the struct. */
+struct few_launch {
+    cudaLaunchAttribute attributes[2];
+    cudaLaunchConfig_t config;
+};
+
+static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t cluster_size,
+                       uint32_t n_byte, cudaStream_t stream)
+{
+    ASSERT(n_block >= 1 && n_block <= INT32_MAX && n_byte <= SHARED_MAX);
+    ASSERT(cluster_size >= 1 && cluster_size <= CLUSTER_BLOCKS_MAX && n_block % cluster_size == 0);
+    *l = {};
+    l->attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    l->attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    l->attributes[1].id = cudaLaunchAttributeClusterDimension;
+    l->attributes[1].val.clusterDim.x = cluster_size;
+    l->attributes[1].val.clusterDim.y = 1;
+    l->attributes[1].val.clusterDim.z = 1;
+    l->config.gridDim = dim3(n_block);
+    l->config.blockDim = dim3(THREADS);
+    l->config.dynamicSmemBytes = n_byte;
+    l->config.stream = stream;
+    l->config.attrs = l->attributes;
+    l->config.numAttrs = cluster_size > 1 ? 2 : 1;
+}
+
+template <int N, bool MAPPED, int G>
+static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
+                          const struct sm90_limits &limits, uint32_t i_tile, cudaStream_t stream)
+{
+    struct few_work w = {};
+    w.a = a;
+    if (G > 0) w.u4 = u4_form_of(a.pack, MAPPED);
+    w.n_k_line = a.k / K_LINE_BYTES;
+    w.n_k_part = fp8_k_part_count(a.n, w.n_k_line, a.tasks != NULL);
+    w.k_part_lines = w.n_k_line / w.n_k_part;
+    ASSERT(w.k_part_lines * w.n_k_part == w.n_k_line);
+    w.n_col_tile = ceil_div(a.n, BM);
+    w.n_row_tile = n_tile;
+    w.cluster_size = n_tile * w.n_col_tile < limits.n_sm * ALONE_TILES ? w.n_k_part : 1;
+    w.run_cols = MAPPED && w.cluster_size == 1 ? ceil_div(RUN_K_LINES, w.n_k_line) : 1;
+    const uint32_t run_k_lines = w.n_k_line / w.cluster_size * w.run_cols;
+    uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
+    if (!n_run) return cudaSuccess;
+    const bool may_turn = w.cluster_size > 1 && can_turn<N, MAPPED, true, G>();
+    struct few_shape f = single_shape<N, G>(w.cluster_size, n_run * w.cluster_size, run_k_lines,
+                                            limits.n_sm, may_turn);
+    if (!f.n_byte) {
+        f = walking_shape<N, G>(w.cluster_size);
+        for (uint32_t i = 0; i < FEW_K_PARTS; i++) {
+            const uint32_t most = G > 0 && i == 0 ? limits.n_sm * f.per_sm : limits.few[i_tile][i];
+            if (w.cluster_size == 1u << i) n_run = min(n_run, most);
+        }
+    }
+    w.n_stage = f.n_stage;
+    w.stage_bytes = weight_bytes<N, G>(f.turns) + N * K_LINE_BYTES;
+    w.in_at = weight_bytes<N, G>(f.turns);
+    w.turns = f.turns;
+    w.n_part = f.n_part;
+    if (!MAPPED) {
+        cudaError_t e = make_map(&w.in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, N);
+        if (e != cudaSuccess) return e;
+    }
+    struct few_launch l;
+    set_launch(&l, n_run * w.cluster_size, w.cluster_size, f.n_byte, stream);
+    return w.cluster_size > 1
+               ? cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, true, G>, w)
+               : cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, false, G>, w);
+}
+
+/* Clusters of 2^i blocks that the device holds at once, no more than *n_cluster. */
+template <int N, bool MAPPED, bool SPLIT, int G>
+static cudaError_t init_kernel(uint32_t i, uint32_t *n_cluster)
+{
+    auto *kernel = product_few_kernel<N, MAPPED, SPLIT, G>;
+    const uint32_t cluster_size = 1u << i;
+    struct few_launch l;
+    int n = 0;
+    cudaError_t e = raise_shared(kernel, SM_BYTES - BLOCK_BYTES);
+    if (e != cudaSuccess) return e;
+    set_launch(&l, cluster_size, cluster_size, walking_shape<N, G>(cluster_size).n_byte, NULL);
+    l.config.numAttrs = 2;
+    e = cudaOccupancyMaxActiveClusters(&n, kernel, &l.config);
+    *n_cluster = min(*n_cluster, (uint32_t)max(n, 1));
+    return e;
+}
+
+template <int N, int G> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_K_PARTS])
+{
+    cudaError_t e = cudaSuccess;
+    for (uint32_t i = 0; i < FEW_K_PARTS && e == cudaSuccess; i++) {
+        n_cluster[i] = UINT32_MAX;
+        e = i ? init_kernel<N, false, true, G>(i, &n_cluster[i])
+              : init_kernel<N, false, false, G>(i, &n_cluster[i]);
+        if (e != cudaSuccess) return e;
+        e = i ? init_kernel<N, true, true, G>(i, &n_cluster[i])
+              : init_kernel<N, true, false, G>(i, &n_cluster[i]);
+    }
+    return e;
+}
+
+template <int G> static cudaError_t init_tiles(uint32_t (&few)[FEW_TILES][FEW_K_PARTS])
+{
+    cudaError_t e = init_tile<8, G>(few[0]);
+    if (e == cudaSuccess) e = init_tile<16, G>(few[1]);
+    if (e == cudaSuccess) e = init_tile<32, G>(few[2]);
+    if (e == cudaSuccess) e = init_tile<64, G>(few[3]);
+    return e;
+}
+
+template <int N, int G>
+static cudaError_t launch_tile(const struct product_args &a, uint32_t n_tile,
+                               const struct sm90_limits &limits, uint32_t i_tile,
+                               cudaStream_t stream)
+{
+    return a.tasks ? launch<N, true, G>(a, n_tile, limits, i_tile, stream)
+                   : launch<N, false, G>(a, n_tile, limits, i_tile, stream);
+}
+
+template <int G>
+static cudaError_t launch_tiles(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                                const struct sm90_limits &limits, cudaStream_t stream)
+{
+    switch (tile) {
+    case 8: return launch_tile<8, G>(a, n_tile, limits, 0, stream);
+    case 16: return launch_tile<16, G>(a, n_tile, limits, 1, stream);
+    case 32: return launch_tile<32, G>(a, n_tile, limits, 2, stream);
+    case 64: return launch_tile<64, G>(a, n_tile, limits, 3, stream);
+    default: return cudaErrorInvalidValue;
+    }
+}
+
+#endif
