@@ -60,7 +60,9 @@ bool host_hub_is_whole(struct host_hub *h);
 /* host_hub_generation - the newest that has begun; 0: none */
 uint64_t host_hub_generation(struct host_hub *h);
 
-/* host_hub_n_page - pages that the lanes of all hosts have room for. Needs  WHOLE, since then */
+/* host_hub_n_page - pages that a lane of each host has room for: the least of what all have told
+ *
+ * Needs  WHOLE, as host_hub_gather leaves it. */
 uint32_t host_hub_n_page(struct host_hub *h);
 
 /* host_hub_fault - why it is not WHOLE; any thread */
