@@ -373,6 +373,12 @@ struct model_config settings_stored(const struct engine_settings *s,
     return stored;
 }
 
+static uint32_t share_prompts_of(const fathom_options *o)
+{
+    if (o->share_prompts == 0) return SETTINGS_SHARE_PROMPTS;
+    return o->share_prompts > 0 ? (uint32_t)o->share_prompts : 0;
+}
+
 fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
                             const struct model_config *config, fathom_diag *d)
 {
@@ -420,9 +426,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
                                                .ttft_us = (uint64_t)o->slo_ttft_ms * 1000,
                                                .tpot_us = (uint64_t)o->slo_tpot_ms * 1000};
     out->priorities = o->priorities;
-    out->share_prompts = o->share_prompts > 0    ? (uint32_t)o->share_prompts
-                         : o->share_prompts == 0 ? SETTINGS_SHARE_PROMPTS
-                                                 : 0;
+    out->share_prompts = share_prompts_of(o);
     out->max_flight = o->no_async ? 1 : 2;
     if (out->place.parallel.pp.size > 1)
         out->max_flight = l->n_flight = out->place.parallel.pp.size;
