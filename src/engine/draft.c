@@ -93,7 +93,7 @@ uint32_t drafter_fill_masks(const struct drafter *d, const struct batch_layout *
     uint32_t n = 0;
     for (uint32_t i = 0; i < d->n_target; i++) {
         const struct constraint *c = &sequence_of(d->targets[i].request)->constraint;
-        if (!constraint_is_set(c)) continue;
+        if (constraint_n_free(c) > 0) continue;
         constraint_fill(c, sampler_mask(l, host, n++), l->n_mask_word);
     }
     return n;

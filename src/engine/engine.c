@@ -306,10 +306,12 @@ fathom_err engine_launch(fathom_engine *e, struct flight *f)
     return r->ops->draw(r, f->steps);
 }
 
-static bool reads_ids(fathom_engine *e, const struct flight *f)
+/* Whether the step that would be launched next depends on ids that steps under way draw, but by
+ * reading them. */
+static bool reads_ids(fathom_engine *e)
 {
     for (uint32_t i = 0; i < e->n_lane; i++) {
-        if (lane_reads_ids(&f->plans[i])) return true;
+        if (lane_reads_ids(&now_of(e)->plans[i], e->n_flight)) return true;
     }
     return false;
 }
@@ -342,10 +344,10 @@ static bool plan_lanes_ahead(fathom_engine *e, const struct flight *newest, stru
 static fathom_err launch_ahead(fathom_engine *e)
 {
     ASSERT(e->n_flight >= 1 && e->n_flight <= e->max_flight);
-    if (e->n_flight == e->max_flight || reads_ids(e, now_of(e))) return FATHOM_OK;
+    if (e->n_flight == e->max_flight || reads_ids(e)) return FATHOM_OK;
     if (!engine_is_quiet(e) || e->share.n_token > 0) return FATHOM_OK;
     set_bounds(e);
-    while (e->n_flight < e->max_flight) {
+    do {
         const struct flight *newest = flight_at(e, e->n_flight - 1);
         struct flight *next = flight_at(e, e->n_flight);
         if (!plan_lanes_ahead(e, newest, next)) return FATHOM_OK;
@@ -353,7 +355,7 @@ static fathom_err launch_ahead(fathom_engine *e)
         e->runner->ops->next_block(e->runner);
         engine_write_step(e, next);
         TRY(engine_launch(e, next));
-    }
+    } while (e->n_flight < e->max_flight && !reads_ids(e));
     return FATHOM_OK;
 }
 

@@ -220,10 +220,10 @@ uint32_t lane_fill_masks(const struct lane *l, const struct plan *plan, const st
     return n_mask;
 }
 
-bool lane_reads_ids(const struct plan *plan)
+bool lane_reads_ids(const struct plan *plan, uint32_t n_behind)
 {
     for (uint32_t i = 0; i < plan->n_entry; i++) {
-        if (sampler_reads_ids(sequence_of(plan->entries[i].request))) return true;
+        if (sampler_reads_ids(sequence_of(plan->entries[i].request), n_behind)) return true;
     }
     return false;
 }

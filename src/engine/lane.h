@@ -103,9 +103,9 @@ void lane_rest(struct step *step, enum step_pass pass);
 uint32_t lane_fill_masks(const struct lane *l, const struct plan *plan, const struct step_runner *r,
                          const struct step *step, uint32_t i_drafter);
 
-/* lane_reads_ids - whether a request of the plan has sample rows that depend on ids not drawn yet
- */
-bool lane_reads_ids(const struct plan *plan);
+/* lane_reads_ids - whether the row of the token `n_behind` behind the next one of a request of the
+ * plan depends on ids not drawn yet */
+bool lane_reads_ids(const struct plan *plan, uint32_t n_behind);
 
 /* What a step gave, of all lanes. */
 struct lane_tally {

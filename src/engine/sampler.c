@@ -39,9 +39,19 @@ static bool has_penalty(const struct sample_row *row)
            row->frequency_penalty != 0;
 }
 
-bool sampler_reads_ids(const struct sequence *q)
+bool sampler_reads_ids(const struct sequence *q, uint32_t n_behind)
 {
-    return has_penalty(&q->row) || constraint_is_set(&q->constraint);
+    return has_penalty(&q->row) || constraint_n_free(&q->constraint) <= n_behind;
+}
+
+/* Of the tokens from `position` on, those that may be any whatever those before them are. */
+static uint32_t count_free(const struct sequence *q, uint32_t position)
+{
+    const uint32_t n_known = q->request.n_token + q->constraint.n_ahead;
+    ASSERT(position >= n_known);
+    const uint32_t n_gone = position - n_known;
+    const uint32_t n_free = constraint_n_free(&q->constraint);
+    return n_free > n_gone ? n_free - n_gone : 0;
 }
 
 /* The ids before the last of n rows; each row reads as many as it has. */
@@ -75,7 +85,7 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row
     add_bias(s, q, &first);
     add_bans(s, r, &first);
     bool penalty = has_penalty(&first);
-    bool masked = constraint_is_set(&q->constraint);
+    const uint32_t n_free = count_free(q, position);
     if (penalty) add_history(s, r, position + n - 1, &first);
     for (uint32_t i = 0; i < n; i++) {
         struct sample_row *row = &rows[i];
@@ -83,7 +93,7 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row
         row->logit_row = logit_row + i;
         row->position = position + i;
         if (first.n_output + i >= r->min_output) row->n_ban = 0;
-        if (masked) row->mask_offset = s->n_mask++ * s->l->n_mask_word;
+        if (i >= n_free) row->mask_offset = s->n_mask++ * s->l->n_mask_word;
         row->n_prompt = penalty ? r->n_prompt : 0;
         row->n_output = penalty ? first.n_output + i : 0;
     }
@@ -142,11 +152,12 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
     uint32_t logit_row = 0;
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
-        const struct sequence *q = sequence_of(e->request);
+        struct sequence *q = sequence_of(e->request);
         logit_row += e->n_score;
         if (!e->draws) continue;
-        ASSERT(!plan->is_ahead || !sampler_reads_ids(q));
         uint32_t position = e->first + e->n_token - e->n_draft; /* of the token drawn first */
+        if (constraint_is_set(&q->constraint)) constraint_return(&q->constraint);
+        ASSERT(!plan->is_ahead || !sampler_reads_ids(q, position - e->request->n_token));
         sampler_add(&s, q, logit_row, position, 1 + e->n_draft, false);
         logit_row += 1 + e->n_draft;
     }
@@ -162,18 +173,22 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
     sampler_end(&s, out);
 }
 
-/* The masks of one entry, from number `first` on. */
-static void fill_entry(const struct batch_layout *l, const struct plan_entry *e, void *host,
-                       uint32_t first)
+/* The masks of one entry, from number `first` on; returns how many it has. */
+static uint32_t fill_entry(const struct batch_layout *l, const struct plan_entry *e, void *host,
+                           uint32_t first)
 {
     const struct request *r = e->request;
     struct constraint *c = &sequence_of(e->request)->constraint;
     constraint_return(c);
+    const uint32_t n_free = constraint_n_free(c);
+    if (n_free > e->n_draft) return 0;
     for (uint32_t i = 0; i <= e->n_draft; i++) {
         if (i > 0 && !constraint_try(c, r->ids[r->n_token + i - 1])) break;
-        constraint_fill(c, sampler_mask(l, host, first + i), l->n_mask_word);
+        if (i < n_free) continue;
+        constraint_fill(c, sampler_mask(l, host, first + i - n_free), l->n_mask_word);
     }
     constraint_return(c);
+    return e->n_draft + 1 - n_free;
 }
 
 uint32_t sampler_fill_masks(const struct batch_layout *l, const struct plan *plan, void *host)
@@ -182,8 +197,7 @@ uint32_t sampler_fill_masks(const struct batch_layout *l, const struct plan *pla
     for (uint32_t i = 0; i < plan->n_entry; i++) {
         const struct plan_entry *e = &plan->entries[i];
         if (!e->draws || !constraint_is_set(&sequence_of(e->request)->constraint)) continue;
-        fill_entry(l, e, host, n);
-        n += 1 + e->n_draft;
+        n += fill_entry(l, e, host, n);
     }
     ASSERT(n <= plan->n_draw);
     return n;

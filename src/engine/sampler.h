@@ -5,8 +5,8 @@
  * neighbours or what happened before. min_tokens bans the stop ids while they do not count. Prompt
  * and output are copied for rows with a penalty alone. A token after drafts is drawn as if the
  * drafts were output: it is the token that a step without drafts would draw. Each row under a
- * constraint has a mask, in the order of the rows. A prompt token is given, not drawn: its logits
- * are those of the token before it.
+ * constraint has a mask, in the order of the rows, but those for tokens that may be any. A prompt
+ * token is given, not drawn: its logits are those of the token before it.
  */
 #ifndef FATHOM_ENGINE_SAMPLER_H
 #define FATHOM_ENGINE_SAMPLER_H
@@ -35,6 +35,7 @@ struct sampler {
 
 /* sampler_begin, sampler_add, sampler_end - rows one after the other
  *
+ *   q         its constraint stands where ids are known or guessed
  *   logit_row the first of n logit rows, one after the other
  *   position  the draws are for positions position .. position + n - 1, all ids before them known
  *             or guessed
@@ -44,8 +45,11 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row
                  uint32_t n, bool plain);
 void sampler_end(const struct sampler *s, struct sample_shape *out);
 
-/* sampler_reads_ids - whether the rows of q depend on the ids drawn before: penalties, masks */
-bool sampler_reads_ids(const struct sequence *q);
+/* sampler_reads_ids - whether the row of the token `n_behind` behind the next one depends on ids
+ * that are not known: penalties, masks
+ *
+ * Needs  q's constraint AT_END. */
+bool sampler_reads_ids(const struct sequence *q, uint32_t n_behind);
 
 /* sampler_mask - room for mask number i of a step */
 uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i);
@@ -54,8 +58,9 @@ uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i);
  * known token and one for each draft; then those of prompts, in the plan's order too
  *
  *   host  as for batch_build
+ *         constraints return to the end of the known tokens
  * Needs   every request of the plan is the first member of a struct sequence; of a plan made ahead,
- *         none that sampler_reads_ids. */
+ *         none that sampler_reads_ids so far behind. */
 void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host,
                    struct sample_shape *out);
 

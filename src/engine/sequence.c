@@ -368,6 +368,12 @@ void sequence_finish_event(const struct sequence *q, fathom_event *out)
 
 /* ---- the constraint ---- */
 
+uint32_t constraint_n_free(const struct constraint *c)
+{
+    if (!constraint_is_set(c)) return UINT32_MAX;
+    return c->owner.ops->n_free ? c->owner.ops->n_free(c->owner.state) : 0;
+}
+
 void constraint_fill(const struct constraint *c, uint32_t *words, size_t n_word)
 {
     ASSERT(constraint_is_set(c));
@@ -377,16 +383,17 @@ void constraint_fill(const struct constraint *c, uint32_t *words, size_t n_word)
 bool constraint_try(struct constraint *c, int32_t id)
 {
     ASSERT(constraint_is_set(c));
-    if (!c->is_ahead) c->owner.ops->mark(c->owner.state);
-    c->is_ahead = true;
-    return c->owner.ops->accept(c->owner.state, id);
+    if (c->n_ahead == 0) c->owner.ops->mark(c->owner.state);
+    if (!c->owner.ops->accept(c->owner.state, id)) return false;
+    c->n_ahead++;
+    return true;
 }
 
 void constraint_return(struct constraint *c)
 {
     ASSERT(constraint_is_set(c));
-    if (c->is_ahead) c->owner.ops->go_back(c->owner.state);
-    c->is_ahead = false;
+    if (c->n_ahead > 0) c->owner.ops->go_back(c->owner.state);
+    c->n_ahead = 0;
 }
 
 bool constraint_push(struct constraint *c, int32_t id)

@@ -38,7 +38,7 @@ struct prompt_score {
     uint32_t place; /* among all tokens, 1: the likeliest */
 };
 
-/* A request's constraint, and whether it stands ahead of the known tokens. Zeroed: nothing is
+/* A request's constraint, and how far it stands ahead of the known tokens. Zeroed: nothing is
  * constrained.
  *
  *   AT_END --constraint_try--> AHEAD --constraint_return, constraint_push--> AT_END
@@ -47,7 +47,7 @@ struct prompt_score {
  * keeps its place: what was drawn stays drawn. */
 struct constraint {
     fathom_constraint owner;
-    bool is_ahead;
+    uint32_t n_ahead; /* guesses; 0: AT_END */
 };
 
 struct sequence {
@@ -120,11 +120,15 @@ void sequence_finish_event(const struct sequence *q, fathom_event *out);
 
 /* ---- the constraint of a sequence ----------------------------------------------------------- */
 
-/* constraint_is_set - the functions below need it */
+/* constraint_is_set - the functions below need it, but for constraint_n_free */
 static inline bool constraint_is_set(const struct constraint *c)
 {
     return c->owner.ops != NULL;
 }
+
+/* constraint_n_free - tokens from where it stands on that it allows whatever they are; without a
+ * constraint all are */
+uint32_t constraint_n_free(const struct constraint *c);
 
 /* constraint_fill - the mask of the token that comes next where it stands */
 void constraint_fill(const struct constraint *c, uint32_t *words, size_t n_word);

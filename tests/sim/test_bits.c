@@ -69,6 +69,7 @@ struct question {
     fathom_bias bias[2];
     int32_t stop_ids[2];
     bool constrained;
+    uint32_t n_free; /* tokens before its constraint begins */
 };
 
 static struct question questions[N_REQUEST];
@@ -110,15 +111,22 @@ static void choose_sampling(struct question *q)
     }
 }
 
-/* A constraint that allows about half of the ids, another half after each token. */
+/* A constraint that allows about half of the ids, another half after each token; the first ones are
+ * free. */
+struct place {
+    uint64_t hash;
+    uint32_t n;
+};
+
 struct walk {
-    uint64_t now, marked;
+    struct place now, marked;
+    uint32_t n_free;
 };
 
 static bool may_come(const struct walk *w, int32_t id)
 {
-    int32_t always = 2 + (int32_t)(w->now % (N_VOCAB_USED - 2));
-    return id == always || rng_mix(w->now, (uint64_t)id, 0) % 2;
+    int32_t always = 2 + (int32_t)(w->now.hash % (N_VOCAB_USED - 2));
+    return w->now.n < w->n_free || id == always || rng_mix(w->now.hash, (uint64_t)id, 0) % 2;
 }
 
 static void fill_mask(const void *state, uint32_t *words, size_t n_word)
@@ -133,7 +141,7 @@ static bool accept(void *state, int32_t id)
 {
     struct walk *w = state;
     if (!may_come(w, id)) return false;
-    w->now = rng_mix(w->now, (uint64_t)id, 1);
+    w->now = (struct place){rng_mix(w->now.hash, (uint64_t)id, 1), w->now.n + 1};
     return true;
 }
 
@@ -149,7 +157,18 @@ static void go_back(void *state)
     w->now = w->marked;
 }
 
-static const fathom_constraint_ops walk_ops = {fill_mask, accept, mark, go_back, mem_free};
+static uint32_t count_free(const void *state)
+{
+    const struct walk *w = state;
+    return w->now.n < w->n_free ? w->n_free - w->now.n : 0;
+}
+
+static const fathom_constraint_ops walk_ops = {.fill_mask = fill_mask,
+                                               .accept = accept,
+                                               .mark = mark,
+                                               .go_back = go_back,
+                                               .destroy = mem_free,
+                                               .n_free = count_free};
 
 /* An answer of more than a page, whatever is drawn. */
 static void make_long(struct question *q)
@@ -179,7 +198,8 @@ static void make_questions(void)
         q->request = (fathom_request){.prompt = q->prompt, .n_prompt = n};
         choose_sampling(q);
         if (k < N_LONG) make_long(q);
-        q->constrained = one_in(4);
+        q->constrained = one_in(3);
+        q->n_free = one_in(2) ? 0 : between(1, q->request.sampling.max_tokens);
     }
 }
 
@@ -242,8 +262,10 @@ static void submit(fathom_engine *e, struct answer *a, uint32_t k)
 {
     fathom_request r = questions[k].request;
     if (questions[k].constrained) {
-        r.constraint = (fathom_constraint){&walk_ops, mem_calloc(1, sizeof(struct walk))};
-        assert_non_null(r.constraint.state);
+        struct walk *w = mem_calloc(1, sizeof *w);
+        assert_non_null(w);
+        w->n_free = questions[k].n_free;
+        r.constraint = (fathom_constraint){&walk_ops, w};
     }
     answer_ask(e, a, &r);
 }

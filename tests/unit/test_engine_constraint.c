@@ -72,7 +72,72 @@ static void destroy(void *state)
     ((struct walk *)state)->n_destroyed++;
 }
 
-static const fathom_constraint_ops walk_ops = {fill_mask, accept, mark, go_back, destroy};
+static const fathom_constraint_ops walk_ops = {
+    .fill_mask = fill_mask, .accept = accept, .mark = mark, .go_back = go_back, .destroy = destroy};
+
+/* Free up to so many tokens, then END, unless an id that ends it came before; then free again. */
+enum { END = 7, ENDS_EVERY = 90 };
+struct bound_place {
+    uint32_t n;
+    bool is_over;
+};
+
+struct bound {
+    struct bound_place now, marked;
+    uint32_t n_max;
+};
+
+static bool is_due(const struct bound *b)
+{
+    return !b->now.is_over && b->now.n >= b->n_max;
+}
+
+static void bound_fill_mask(const void *state, uint32_t *words, size_t n_word)
+{
+    const bool due = is_due(state);
+    memset(words, due ? 0 : 0xff, n_word * sizeof *words);
+    if (due) words[END / 32] |= 1u << (END % 32);
+}
+
+static bool bound_accept(void *state, int32_t id)
+{
+    struct bound *b = state;
+    if (is_due(b) && id != END) return false;
+    b->now.is_over |= id % ENDS_EVERY == END;
+    b->now.n++;
+    return true;
+}
+
+static void bound_mark(void *state)
+{
+    struct bound *b = state;
+    b->marked = b->now;
+}
+
+static void bound_go_back(void *state)
+{
+    struct bound *b = state;
+    b->now = b->marked;
+}
+
+static void bound_destroy(void *state)
+{
+    ((struct bound *)state)->n_max = UINT32_MAX;
+}
+
+static uint32_t bound_n_free(const void *state)
+{
+    const struct bound *b = state;
+    if (b->now.is_over) return UINT32_MAX;
+    return b->now.n < b->n_max ? b->n_max - b->now.n : 0;
+}
+
+static const fathom_constraint_ops bound_ops = {.fill_mask = bound_fill_mask,
+                                                .accept = bound_accept,
+                                                .mark = bound_mark,
+                                                .go_back = bound_go_back,
+                                                .destroy = bound_destroy,
+                                                .n_free = bound_n_free};
 
 static struct answer answers[N_REQUEST];
 static struct walk walks[N_REQUEST];
@@ -164,6 +229,75 @@ static void outputs_do_not_depend_on_drafts_chunks_or_preemption(void **state)
             assert_int_equal(answers[i].n, plain[i].n);
             assert_memory_equal(answers[i].ids, plain[i].ids, plain[i].n * sizeof(int32_t));
         }
+    }
+}
+
+static const uint32_t bound_of[N_REQUEST] = {0, 1, 2, 23, 24, 25, 39, 63, 64, 65, 100, 149};
+
+static void run_bound(const struct null_engine_options *o, bool is_bound, fathom_stats *stats)
+{
+    static struct bound bounds[N_REQUEST];
+    fathom_engine *e = NULL;
+    assert_int_equal(null_engine_open(&e, o, NULL), FATHOM_OK);
+    for (uint32_t i = 0; i < N_REQUEST; i++) {
+        fathom_request r = request(i);
+        r.sampling.ignore_eos = true;
+        bounds[i] = (struct bound){.n_max = bound_of[i]};
+        if (is_bound) r.constraint = (fathom_constraint){&bound_ops, &bounds[i]};
+        answer_ask(e, &answers[i], &r);
+    }
+    answers_wait(e, N_REQUEST);
+    fathom_get_stats(e, stats);
+    fathom_close(e);
+    for (uint32_t i = 0; is_bound && i < N_REQUEST; i++)
+        assert_int_equal(bounds[i].n_max, UINT32_MAX);
+}
+
+/* Where the first id stands that ends it by itself, up to `n`. */
+static uint32_t find_end(const struct answer *a, uint32_t n)
+{
+    uint32_t i = 0;
+    while (i < n && a->ids[i] % ENDS_EVERY != END) i++;
+    return i;
+}
+
+/* The one token alone is another one, and costs a mask where none is guessed; what follows does not
+ * depend on how it is run. Steps are launched ahead of all the others. */
+static void what_may_be_anything_needs_no_mask(void **state)
+{
+    (void)state;
+    static struct answer plain[N_REQUEST], bound[N_REQUEST];
+    struct null_engine_options o = defaults();
+    fathom_stats s;
+    uint32_t n_forced = 0;
+    run_bound(&o, false, &s);
+    memcpy(plain, answers, sizeof plain);
+    run_bound(&o, true, &s);
+    memcpy(bound, answers, sizeof bound);
+    for (uint32_t i = 0; i < N_REQUEST; i++) {
+        uint32_t at = find_end(&plain[i], bound_of[i]);
+        const bool is_forced = at == bound_of[i];
+        assert_int_equal(bound[i].n, 150);
+        assert_memory_equal(bound[i].ids, plain[i].ids, at * sizeof(int32_t));
+        if (is_forced) assert_int_equal(bound[i].ids[at], END);
+        if (!is_forced) assert_memory_equal(bound[i].ids, plain[i].ids, 150 * sizeof(int32_t));
+        n_forced += is_forced;
+    }
+    assert_int_equal(s.n_mask, n_forced);
+    assert_true(n_forced >= 4 && n_forced < N_REQUEST);
+    for (uint32_t variant = 0; variant < 9; variant++) {
+        uint32_t n_ahead = 0;
+        o = defaults();
+        if (variant < 6) o.n_draft = 1 + variant % 4;
+        if (variant >= 6) o.runner.max_flight = variant - 4;
+        o.runner.n_ahead = &n_ahead;
+        o.runner.n_wrong = variant % 3 * 2;
+        if (variant % 4 != 0) o.max_num_batched_tokens = 24;
+        if (variant % 2 != 0) o.runner.n_page = 6;
+        run_bound(&o, true, &s);
+        if (variant % 2 != 0) assert_true(s.n_preempted > 0);
+        assert_true(o.n_draft ? s.n_accepted_token[0] > 0 : n_ahead > 0);
+        for (uint32_t i = 0; i < N_REQUEST; i++) answer_expect_same(&answers[i], &bound[i]);
     }
 }
 
@@ -284,6 +418,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_drawn_keeps_to_the_constraint),
         cmocka_unit_test(outputs_do_not_depend_on_drafts_chunks_or_preemption),
+        cmocka_unit_test(what_may_be_anything_needs_no_mask),
         cmocka_unit_test(a_constraint_that_allows_nothing_ends_its_request_alone),
         cmocka_unit_test(a_refused_request_leaves_the_constraint_with_its_owner),
         cmocka_unit_test(min_tokens_and_a_constraint_that_has_ended_agree),
