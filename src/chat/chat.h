@@ -124,6 +124,15 @@ fathom_err chat_render(const struct chat_style *s, const struct chat_request *r,
  * only R1 and K2 Thinking right after their header begin by reasoning. */
 bool chat_prompt_in_reasoning(const struct chat_style *s, const char *prompt, size_t n);
 
+/* What begins reasoning in an answer, and what ends it. */
+struct chat_reasoning_tags {
+    const char *begin, *end;
+    const char *calls; /* a marker that ends it too; NULL: none does */
+};
+
+/* chat_reasoning_tags - as chat_parser_create's parser takes them; tools may be NULL */
+struct chat_reasoning_tags chat_reasoning_tags(const struct chat_style *s, const json_t *tools);
+
 /* ---- the answer ------------------------------------------------------------------------- */
 
 enum chat_event_kind {

@@ -190,6 +190,30 @@ static fathom_err run(struct chat_parser *p)
     return p->err;
 }
 
+static const struct markup *markup_of(const struct chat_style *s)
+{
+    switch (s->tool_markup) {
+    case CHAT_ENCODING_V32: return &parser_markup_v32;
+    case CHAT_ENCODING_V31: return &parser_markup_v31;
+    case CHAT_ENCODING_KIMI_K2: return &parser_markup_kimi;
+    default: return &parser_markup_v3;
+    }
+}
+
+static bool reads_calls(const struct chat_style *s, const json_t *tools)
+{
+    return s->parse_tools && chat_has_tools(tools);
+}
+
+struct chat_reasoning_tags chat_reasoning_tags(const struct chat_style *s, const json_t *tools)
+{
+    return (struct chat_reasoning_tags){
+        .begin = CHAT_THINK,
+        .end = CHAT_THINK_END,
+        .calls = reads_calls(s, tools) ? markup_of(s)->ends_reasoning : NULL,
+    };
+}
+
 fathom_err chat_parser_create(struct chat_parser **out, const struct chat_style *s, bool thinking,
                               const json_t *tools, chat_sink *sink, void *arg)
 {
@@ -201,13 +225,8 @@ fathom_err chat_parser_create(struct chat_parser **out, const struct chat_style 
     p->sink = sink;
     p->sink_arg = arg;
     p->out_kind = CHAT_EVENT_CONTENT;
-    if (s->parse_tools && chat_has_tools(tools)) p->tools = json_incref((json_t *)tools);
-    switch (s->tool_markup) {
-    case CHAT_ENCODING_V32: p->markup = &parser_markup_v32; break;
-    case CHAT_ENCODING_V31: p->markup = &parser_markup_v31; break;
-    case CHAT_ENCODING_KIMI_K2: p->markup = &parser_markup_kimi; break;
-    default: p->markup = &parser_markup_v3; break;
-    }
+    if (reads_calls(s, tools)) p->tools = json_incref((json_t *)tools);
+    p->markup = markup_of(s);
     return FATHOM_OK;
 }
 

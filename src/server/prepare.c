@@ -18,6 +18,7 @@
 #include "server/gunzip.h"
 #include "server/job.h"
 #include "server/response_store.h"
+#include "server/thinking_budget.h"
 #include "server/token_rule.h"
 
 /* ---- checks against what is served --------------------------------------------------------- */
@@ -512,8 +513,34 @@ static fathom_err open_answer(struct job *job)
 
 /* ---- submit, with the lock held ------------------------------------------------------------ */
 
+/* Bounds its reasoning; what does not reason, and has no tag to end it by, is as it is. */
+static fathom_err bound_thinking(struct job *job, const struct token_list *prompt,
+                                 fathom_constraint *c)
+{
+    static const char *const name = "thinking_token_budget";
+    const struct served *s = job->jobs->served;
+    const struct api_request *r = &job->request;
+    struct thinking_budget b;
+    if (r->thinking_budget == API_NO_BUDGET) return FATHOM_OK;
+    thinking_budget_init(&b, r->thinking_budget, &s->style, s->tokenizer, r->tools);
+    const bool thinking = api_is_chat(r->api) ? job->thinking : thinking_budget_opens(&b, prompt);
+    if (b.end < 0) {
+        if (!thinking) return FATHOM_OK;
+        return api_error_set(&job->error, 400, "unsupported_parameter", name,
+                             "%s is not supported by this model: its tokenizer has no token "
+                             "</think> that would end reasoning",
+                             name);
+    }
+    if (thinking && r->allowed_ids && !(r->allowed_ids[b.end / 32] >> (b.end % 32) & 1)) {
+        return api_error_set(&job->error, 400, "invalid_value", "allowed_token_ids",
+                             "allowed_token_ids has not %d (</think>), by which %s ends reasoning",
+                             (int)b.end, name);
+    }
+    return thinking_budget_constrain(&b, prompt, thinking, c);
+}
+
 /* What the request may draw, behind the tokens that it goes on from. */
-static fathom_err constrain(struct job *job, fathom_constraint *c)
+static fathom_err constrain(struct job *job, const struct token_list *prompt, fathom_constraint *c)
 {
     fathom_diag d;
     diag_clear(&d);
@@ -522,6 +549,7 @@ static fathom_err constrain(struct job *job, fathom_constraint *c)
         if (err) return api_error_from(&job->error, err, job->request.rule.param, &d);
     }
     if (job->barred) TRY(token_rule_constrain(job->barred, c));
+    TRY(bound_thinking(job, prompt, c));
     for (uint32_t i = 0; c->ops && i < job->request.n_resume; i++) {
         if (c->ops->accept(c->state, job->request.resume[i])) continue;
         return api_error_set(&job->error, 400, "invalid_value", "resume",
@@ -573,7 +601,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
     if (!job->request.echo && i % job->request.n > 0) r.sampling.prompt_logprobs = false;
     fathom_diag d;
     diag_clear(&d);
-    fathom_err err = constrain(job, &r.constraint);
+    fathom_err err = constrain(job, prompt, &r.constraint);
     if (!err) {
         choice->job = job;
         job_hold(job);

@@ -238,6 +238,14 @@ class Apis(unittest.TestCase):
         self.assertTrue(said["reasoning"] and "60 km/h" in said["content"])
         self.check(talk.assistant(said).user("Hello, who are you?"))
 
+    def test_a_thinking_budget(self):
+        talk = Talk(thinking=True).user(TRAIN)
+        talk.chat["thinking_token_budget"] = talk.responses["thinking_token_budget"] = 10
+        talk.messages["thinking"]["budget_tokens"] = 10
+        said = self.check(talk)
+        self.assertTrue(said["reasoning"] and said["content"])
+        self.assertEqual(said["counts"][2], 11)  # </think> is one of them
+
     def test_tools_and_their_results(self):
         for thinking in (False, True):
             talk = Talk(tools=True, thinking=thinking).user(WEATHER)

@@ -52,7 +52,7 @@ ASKS = {
     "n": {"n": 2},
     "seed": {"temperature": 1, "seed": 11},
     "rules": {"presence_penalty": 0.7, "repetition_penalty": 1.1, "stop": ["the", "\n"]},
-    "thinking": {"chat_template_kwargs": {"thinking": True}},
+    "thinking": {"chat_template_kwargs": {"thinking": True}, "thinking_token_budget": 7},
 }
 QUESTIONS = ["What is the weather in San Francisco?", "Hello, who are you?",
              "Solve step by step: If a train travels 120km in 2 hours, and then 180km in 3 hours, "

@@ -28,6 +28,7 @@ REQUESTS = [
     ("/v1/chat/completions", {**CHAT, "max_tokens": 12, "logprobs": True, "top_logprobs": 2}),
     ("/v1/chat/completions", {**CHAT, "frequency_penalty": 0.5, "temperature": 0.7, "seed": 5}),
     ("/v1/chat/completions", {**CHAT, "stop": ["e"], "ignore_eos": False}),
+    ("/v1/chat/completions", {**CHAT, "reasoning_effort": "high", "thinking_token_budget": 6}),
     ("/v1/chat/completions", {
         "messages": CHAT["messages"], "max_tokens": 60, "stream": True,
         "response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {

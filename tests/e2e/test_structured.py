@@ -46,6 +46,7 @@ WAYS = [
     lambda s: {"structured_outputs": {"json": s, "disable_any_whitespace": True}},
 ]
 THINK = {"chat_template_kwargs": {"thinking": True}}
+BOUND = {**THINK, "thinking_token_budget": 5}
 
 
 def function(name, properties, required=(), **more):
@@ -149,7 +150,7 @@ class Structured(unittest.TestCase):
 
     def test_calls_that_must_be_made(self):
         bodies = [{"n": 4, "seed": i, "tools": TOOLS, "tool_choice": "required", **more}
-                  for i in range(8) for more in ({}, THINK, {"parallel_tool_calls": False})]
+                  for i in range(8) for more in ({}, THINK, BOUND, {"parallel_tool_calls": False})]
         judge = Judge(self)
         for body, choice in self.ask_all(bodies):
             def check(message, one="parallel_tool_calls" in body):
@@ -157,7 +158,7 @@ class Structured(unittest.TestCase):
                 self.assertTrue(len(message["tool_calls"]) == 1 or not one)
                 self.assertIn(message["content"], (None, ""))
             judge.see("required", choice, "tool_calls", check)
-        judge.end("required calls", 90)
+        judge.end("required calls", 120)
 
     def test_a_call_by_name(self):
         names = [tool["function"]["name"] for tool in TOOLS]
@@ -190,14 +191,14 @@ class Structured(unittest.TestCase):
 
     def test_patterns_and_choices(self):
         pattern, choices = r"[A-Z][a-z]{2,8}, [0-9]{1,3} (km|miles)", ["red", "green", "dark blue"]
-        bodies = [{"n": 8, "seed": 1, **more, **thinking} for thinking in ({}, THINK) for more in (
+        bodies = [{"n": 8, "seed": 1, **more, **thinking} for thinking in ({}, THINK, BOUND) for more in (
             {"guided_regex": pattern}, {"structured_outputs": {"choice": choices}})]
         judge = Judge(self)
         for body, choice in self.ask_all(bodies):
             good = (lambda m: re.fullmatch(pattern, m["content"])) if "guided_regex" in body else \
                 (lambda m: m["content"] in choices)
             judge.see("text", choice, "stop", lambda m, g=good: self.assertTrue(g(m)))
-        judge.end("patterns and choices", 31)
+        judge.end("patterns and choices", 47)
 
     def test_what_comes_along(self):
         """logit_bias, min_tokens, logprobs, stop and stream beside a grammar."""

@@ -199,6 +199,7 @@ static void test_every_value_arrives(void **state)
     if (parse(&r, API_MESSAGES, body, &e)) fail_msg("%s", e.diag.text);
     assert_string_equal(r.model, "x");
     assert_true(r.stream && r.hide_thinking && r.thinking == API_ON);
+    assert_int_equal(r.thinking_budget, 1024);
     assert_true(r.max_tokens == 9 && r.n_stop == 2 && r.n == 1);
     assert_true(r.sampling.temperature == 0.5f && r.sampling.top_p == 0.25f);
     assert_true(r.sampling.top_k == 7 && r.sampling.has_seed && r.sampling.seed == 3);

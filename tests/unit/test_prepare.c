@@ -150,7 +150,8 @@ static void each_failing_allocation_is_answered(void **state)
         {API_CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":4,"
                    "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"s\","
                    "\"schema\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},"
-                   "\"required\":[\"a\"]}}}}"},
+                   "\"required\":[\"a\"]}}},\"chat_template_kwargs\":{\"thinking\":true},"
+                   "\"thinking_token_budget\":2}"},
         {API_COMPLETION, "{\"prompt\":[\"a b\",\"c\"],\"echo\":true,\"logprobs\":2,\"max_tokens\":"
                          "3,\"logit_bias\":{\"5\":-1},\"stop\":\"q\",\"stop_token_ids\":[7]}"},
         {API_COMPLETION, "{\"prompt\":[[5,6,7],[8]],\"n\":2,\"max_tokens\":3}"},

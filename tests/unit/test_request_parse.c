@@ -237,8 +237,12 @@ static const struct refusal refusals[] = {
      "allowed_token_ids[1] is 1000, needed is 0 to 999"},
     {API_COMPLETION, "{" P ",\"prompt_embeds\":\"AA==\"}", "prompt_embeds",
      "prompt_embeds is not supported: send text or token ids"},
-    {API_CHAT, "{" M ",\"thinking_token_budget\":100}", "thinking_token_budget",
-     "thinking_token_budget is not supported: use max_tokens"},
+    {API_CHAT, "{" M ",\"thinking_token_budget\":-2}", "thinking_token_budget",
+     "thinking_token_budget is -2, needed is -1 to 2147483647"},
+    {API_COMPLETION, "{" P ",\"thinking_token_budget\":true}", "thinking_token_budget",
+     "thinking_token_budget is a boolean, needed is an integer"},
+    {API_CHAT, "{" M ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}}",
+     "thinking.budget_tokens", "thinking.budget_tokens is 0, needed is at least 1"},
     {API_CHAT, "{" M ",\"stream\":true,\"stream_options\":{\"usage\":true}}",
      "stream_options.usage", "stream_options.usage is not known here; leave it out"},
     {API_CHAT, "{" M ",\"chat_template_kwargs\":{\"think\":true}}", "chat_template_kwargs.think",
@@ -475,6 +479,35 @@ static void test_thinking_switches(void **state)
     const char *off = "\"reasoning_effort\":\"high\",\"thinking\":{\"type\":\"disabled\"}";
     assert_int_equal(thinking_of(on), API_ON);
     assert_int_equal(thinking_of(off), API_OFF);
+}
+
+static uint32_t budget_of(const char *fields)
+{
+    struct api_request r;
+    struct api_error e;
+    char body[512];
+    (void)snprintf(body, sizeof body, "{" M "%s}", fields);
+    if (parse(&r, API_CHAT, body, &e)) fail_msg("%s: %s", body, e.diag.text);
+    uint32_t budget = r.thinking_budget;
+    api_request_free(&r);
+    return budget;
+}
+
+static void test_thinking_budgets(void **state)
+{
+    (void)state;
+    assert_int_equal(budget_of(""), API_NO_BUDGET);
+    assert_int_equal(budget_of(",\"thinking_token_budget\":-1"), API_NO_BUDGET);
+    assert_int_equal(budget_of(",\"thinking_token_budget\":0"), 0);
+    assert_int_equal(budget_of(",\"thinking_token_budget\":2147483647"), INT32_MAX);
+    assert_int_equal(budget_of(",\"thinking\":{\"type\":\"auto\",\"budget_tokens\":7}"), 7);
+    /* the smallest holds, in whatever order */
+    assert_int_equal(budget_of(",\"thinking_token_budget\":5,"
+                               "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":7}"),
+                     5);
+    assert_int_equal(budget_of(",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":7},"
+                               "\"thinking_token_budget\":-1"),
+                     7);
 }
 
 static void test_prompt_forms(void **state)
@@ -745,6 +778,7 @@ int main(void)
         cmocka_unit_test(test_prompt_logprobs_are_the_more_of_two_wishes),
         cmocka_unit_test(test_best_of_makes_more_choices_than_are_told),
         cmocka_unit_test(test_thinking_switches),
+        cmocka_unit_test(test_thinking_budgets),
         cmocka_unit_test(test_prompt_forms),
         cmocka_unit_test(test_tool_choice_none_hides_tools),
         cmocka_unit_test(test_what_the_answer_must_be),

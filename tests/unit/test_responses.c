@@ -212,7 +212,8 @@ static void test_every_value_arrives(void **state)
     const char *body =
         "{" ASK ",\"model\":\"x\",\"stream\":true,\"stream_options\":{\"include_obfuscation\":false"
         "},\"max_output_tokens\":7,\"temperature\":0.5,\"top_p\":0.25,\"top_logprobs\":3,\"top_k\":"
-        "4,\"seed\":9,\"reasoning\":{\"effort\":\"high\",\"summary\":\"auto\"},\"store\":false,"
+        "4,\"seed\":9,\"thinking_token_budget\":6,\"reasoning\":{\"effort\":\"high\",\"summary\":"
+        "\"auto\"},\"store\":false,"
         "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":null,\"parameters\":{"
         "\"type\":\"object\"},\"strict\":false}],\"tool_choice\":\"auto\",\"parallel_tool_calls\":"
         "true,\"metadata\":{\"k\":\"v\"},\"include\":[\"reasoning.encrypted_content\"],"
@@ -221,6 +222,7 @@ static void test_every_value_arrives(void **state)
     if (parse(&r, &BOUNDS, body, &e)) fail_msg("%s", e.diag.text);
     assert_string_equal(r.model, "x");
     assert_true(r.stream && r.max_tokens == 7 && r.thinking == API_ON);
+    assert_int_equal(r.thinking_budget, 6);
     assert_true(r.sampling.temperature == 0.5f && r.sampling.top_p == 0.25f);
     assert_true(r.sampling.logprobs && r.sampling.n_top_logprobs == 3);
     assert_true(r.sampling.top_k == 4 && r.sampling.seed == 9);

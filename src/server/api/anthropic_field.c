@@ -124,23 +124,11 @@ static fathom_err read_tool_choice(struct field_context *x, const struct field *
 
 /* ---- thinking and form --------------------------------------------------------------------- */
 
-/* A budget is a number of tokens; the model knows no degrees of thinking, so it changes nothing. */
-static fathom_err check_budget(struct field_context *x, const json_t *v)
-{
-    static const char *const path = "thinking.budget_tokens";
-    bool ok;
-    if (!v || json_is_null(v)) return FATHOM_OK;
-    int64_t n = field_integer(v, &ok);
-    if (!ok) return field_wrong_type(x, path, v, "an integer");
-    return n >= 1 ? FATHOM_OK : field_out_of_range(x, path, v, 1, INFINITY, false);
-}
-
 static fathom_err read_thinking(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"type", "budget_tokens", "display", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
-    TRY(check_budget(x, json_object_get(v, "budget_tokens")));
     const json_t *display = json_object_get(v, "display");
     const char *how = json_string_value(display);
     if (how && strcmp(how, "omitted") == 0) {
@@ -307,6 +295,7 @@ static const struct field fields[] = {
     {"bootstrap_port", MESSAGES, field_bootstrap_port, 0, 1, 65535, false, NULL},
     {"bootstrap_room", MESSAGES, field_bootstrap_room, 0, 0, 0, false, NULL},
     {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
+    {"thinking_token_budget", MESSAGES, field_thinking_budget, 0, -1, INT32_MAX, false, NULL},
 
     {"stop", ASKED, field_refuse, 0, 0, 0, false, "use stop_sequences"},
     {"max_completion_tokens", ASKED, field_refuse, 0, 0, 0, false, "use max_tokens"},

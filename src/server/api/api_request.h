@@ -62,6 +62,7 @@ struct api_prompt {
 
 /* Not given: temperature and top_p are negative, top_k is API_TOP_K_UNSET, max_tokens is -1. */
 enum { API_TOP_K_UNSET = -2 };
+#define API_NO_BUDGET UINT32_MAX
 
 /* What of a request has been passed over: printable ASCII, "; " between, as a header may hold. */
 enum { API_WARNINGS_BYTES = 512 };
@@ -108,6 +109,7 @@ struct api_request {
     json_t *allowed_tools;        /* chat; names of those that are shown; NULL: all */
     enum api_switch thinking;     /* chat */
     unsigned thinking_precedence; /* of the field that set it: the most specific one holds */
+    uint32_t thinking_budget;     /* tokens of reasoning; API_NO_BUDGET: as many as come */
     bool add_generation_prompt;   /* chat */
     bool continue_final_message;  /* chat */
     bool include_reasoning;       /* chat; false: reasoning is thought and not told */

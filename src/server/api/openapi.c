@@ -28,6 +28,7 @@ static void write_schema(struct buf *b, const struct field *f)
         {field_count, "integer", true},
         {field_int, "integer", true},
         {field_max_tokens, "integer", true},
+        {field_thinking_budget, "integer", true},
         {field_top_logprobs, "integer", true},
         {field_seed, "integer", false},
         {field_model, "string", false},

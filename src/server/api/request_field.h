@@ -138,6 +138,7 @@ field_read field_tool_choice;
 field_read field_parallel_tool_calls;
 field_read field_reasoning_effort;
 field_read field_thinking;
+field_read field_thinking_budget;
 field_read field_template_kwargs;
 field_read field_modalities;
 field_read field_verbosity;

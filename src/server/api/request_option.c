@@ -1,5 +1,6 @@
 /* request_option.c - the fields of a request that are objects of options: streaming,
  * thinking */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -107,13 +108,26 @@ fathom_err field_reasoning_effort(struct field_context *x, const struct field *f
     return FATHOM_OK;
 }
 
+/* Of several budgets the smallest holds; -1 is none. */
+fathom_err field_thinking_budget(struct field_context *x, const struct field *f, json_t *v)
+{
+    int64_t n;
+    TRY(field_read_integer(x, f, v, &n));
+    if (n >= 0 && n < x->r->thinking_budget) x->r->thinking_budget = (uint32_t)n;
+    return FATHOM_OK;
+}
+
 fathom_err field_thinking(struct field_context *x, const struct field *f, json_t *v)
 {
+    static const struct field budget_tokens = {
+        .name = "thinking.budget_tokens", .lo = 1, .hi = INFINITY};
     if (json_is_boolean(v)) {
         set_thinking(x->r, PRECEDENCE_THINKING, json_is_true(v));
         return FATHOM_OK;
     }
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    json_t *budget = json_object_get(v, "budget_tokens");
+    if (budget && !json_is_null(budget)) TRY(field_thinking_budget(x, &budget_tokens, budget));
     const json_t *type = json_object_get(v, "type");
     if (!json_is_string(type)) return field_wrong_type(x, "thinking.type", type, "a string");
     const char *s = json_string_value(type);

@@ -21,6 +21,7 @@ static void set_defaults(struct api_request *r, enum api_kind api)
     r->add_special_tokens = true;
     r->add_generation_prompt = true;
     r->include_reasoning = true;
+    r->thinking_budget = API_NO_BUDGET;
     fathom_sampling_init(&r->sampling);
     r->sampling.temperature = -1.0f;
     r->sampling.top_p = -1.0f;

@@ -456,6 +456,7 @@ static const struct field fields[] = {
     {"bootstrap_port", IS, field_bootstrap_port, 0, 1, 65535, false, NULL},
     {"bootstrap_room", IS, field_bootstrap_room, 0, 0, 0, false, NULL},
     {"chat_template_kwargs", ASKED, field_template_kwargs, 0, 0, 0, false, NULL},
+    {"thinking_token_budget", IS, field_thinking_budget, 0, -1, INT32_MAX, false, NULL},
 
     {"messages", ASKED, field_refuse, 0, 0, 0, false, "use input"},
     {"max_tokens", IS, field_refuse, 0, 0, 0, false, "use max_output_tokens"},

@@ -1,0 +1,46 @@
+/* thinking_budget.h - reasoning that ends after so many tokens: thinking_token_budget
+ *
+ * Once so many tokens stand behind <think>, those of the prompt among them, </think> is the only
+ * token that may come; what follows is free again. So the engine knows of it as of any constraint,
+ * and up to there nothing is slower. A grammar or a rule of the same request holds all the while:
+ * where it does not let </think> come, within a character, it is awaited.
+ *
+ * Reasoning begins with the prompt, or by a <think> that the answer begins with. Tags are the
+ * tokens, not texts spelled like them.
+ */
+#ifndef FATHOM_SERVER_THINKING_BUDGET_H
+#define FATHOM_SERVER_THINKING_BUDGET_H
+
+#include "chat/chat.h"
+#include "fathom/fathom.h"
+#include "tokenizer/token_list.h"
+
+struct thinking_budget {
+    uint32_t n_token;
+    int32_t begin, end; /* <think>, </think>; -1: no such token */
+    int32_t calls;      /* ends reasoning too; -1: none */
+};
+
+/* thinking_budget_init - of n_token tokens, with the tags of a checkpoint
+ *
+ *   tools  the request's; may be NULL */
+void thinking_budget_init(struct thinking_budget *b, uint32_t n_token, const struct chat_style *s,
+                          const struct tokenizer *t, const json_t *tools);
+
+/* thinking_budget_opens - whether a prompt ends in reasoning, by its last tag */
+bool thinking_budget_opens(const struct thinking_budget *b, const struct token_list *prompt);
+
+/* thinking_budget_constrain - a constraint for one output: what the budget leaves of what another
+ * allows
+ *
+ *   b         copied
+ *   thinking  the output begins in reasoning; without a tag in the prompt the model may write
+ *             <think> first, which does not count
+ *   c         the other one, or ops NULL; becomes the new one, which owns it
+ * Needs   b->end >= 0.
+ * Errors  ENOMEM: *c is as it was. */
+fathom_err thinking_budget_constrain(const struct thinking_budget *b,
+                                     const struct token_list *prompt, bool thinking,
+                                     fathom_constraint *c);
+
+#endif
