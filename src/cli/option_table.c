@@ -619,7 +619,7 @@ const struct option option_table[] = {
      .group = GROUP_PARALLEL, .commands = PLANNED, .field = FIELD(enable_expert_parallel), USE},
     {"share-prompts", NULL, "N", "0",
      "prompt tokens for each rank of --data-parallel-size from which on all ranks compute a prompt "
-     "together while they have none of their own; 0: 256; -1: a prompt stays on its rank",
+     "together while they have little of their own; 0: 256; -1: a prompt stays on its rank",
      .kind = OPTION_COUNT, .lo = -1, .hi = 1 << 24, .group = GROUP_PARALLEL, .commands = PLANNED,
      .field = FIELD(share_prompts), USE},
     {"layout", NULL, "NAME", NULL,

@@ -612,6 +612,26 @@ static void plan_lane(fathom_engine *e, struct lane *l, uint64_t now_us, struct 
     (void)offload_keep(e->offload, l->prefix, plan->n_token);
 }
 
+/* Whether a prompt may be shared in the next step; then the home plans last. */
+static bool begin_sharing(fathom_engine *e)
+{
+    uint64_t owed[PARALLEL_RANKS_MAX];
+    if (e->share.n_lane == 0) return false;
+    ASSERT(e->share.n_lane == e->n_lane && e->n_lane <= PARALLEL_RANKS_MAX);
+    for (uint32_t i = 0; i < e->n_lane; i++) owed[i] = e->lanes[i].n_owed_token;
+    return share_begin(&e->share, owed);
+}
+
+/* Nothing is shared after all: no prompt waits in vain. */
+static void plan_waiting(fathom_engine *e, struct flight *f, uint64_t now_us)
+{
+    for (uint32_t i = 0; i < e->n_lane; i++) {
+        if (!share_is_waiting(&e->share, i)) continue;
+        if (f->plans[i].n_entry > 0) sched_abort(e->lanes[i].sched);
+        plan_lane(e, &e->lanes[i], now_us, &f->plans[i]);
+    }
+}
+
 fathom_err engine_plan(fathom_engine *e, struct flight *f, uint64_t now_us, bool *any)
 {
     ASSERT(e->n_flight == 0 || e->n_stage > 1);
@@ -619,16 +639,17 @@ fathom_err engine_plan(fathom_engine *e, struct flight *f, uint64_t now_us, bool
     set_bounds(e);
     (void)lanes_level(e->lanes, e->n_lane, e->info.max_num_seqs);
     offload_begin_step(e->offload, now_us, e->rates.token_us);
-    const struct lane *alone = lanes_alone(e->lanes, e->n_lane);
-    const bool shares = share_begin(&e->share, alone ? &alone->i : NULL);
+    const bool shares = begin_sharing(e);
     for (uint32_t k = 0; k < e->n_lane; k++) {
         const uint32_t i =
             (shares ? e->share.home + 1 + k : k) % e->n_lane; /* the home plans last */
         if (shares && i == e->share.home) share_lend(&e->share, f->plans);
         plan_lane(e, &e->lanes[i], now_us, &f->plans[i]);
-        *any |= f->plans[i].n_entry > 0;
     }
-    e->stats.n_shared_token += share_cut(&e->share, f->plans);
+    const uint32_t n_shared = share_cut(&e->share, f->plans);
+    e->stats.n_shared_token += n_shared;
+    if (shares && n_shared == 0) plan_waiting(e, f, now_us);
+    for (uint32_t i = 0; i < e->n_lane; i++) *any |= f->plans[i].n_entry > 0;
     if (*any || e->n_flight > 0) return offload_fault(e->offload);
     TRY(offload_sync(e->offload)); /* all that live wait for pages */
     e->stats.n_fetch_plan++;

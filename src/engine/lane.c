@@ -173,18 +173,6 @@ uint32_t lanes_level(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs)
     return n_moved;
 }
 
-struct lane *lanes_alone(struct lane *lanes, uint32_t n_lane)
-{
-    struct lane *alone = NULL;
-    ASSERT(n_lane >= 1);
-    for (uint32_t i = 0; i < n_lane; i++) {
-        if (lanes[i].n_owed_token == 0) continue;
-        if (alone) return NULL;
-        alone = &lanes[i];
-    }
-    return alone;
-}
-
 /* ---- its part of a step ---- */
 
 void lane_rest(struct step *step, enum step_pass pass)

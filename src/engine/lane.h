@@ -72,10 +72,6 @@ void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint6
  * Cost     O(lanes) a lane; nothing is looked at where nobody waits. */
 uint32_t lanes_level(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs);
 
-/* lanes_alone - the lane that owes tokens of prompts, while no other one does: all others would be
- * idle, or wait in their steps for this one's. NULL: none owes any, or several do. */
-struct lane *lanes_alone(struct lane *lanes, uint32_t n_lane);
-
 /* ---- its part of a step ---- */
 
 /* lane_write_step - the arrays and sample rows of a plan, into the lane's block of the runner

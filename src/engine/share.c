@@ -4,6 +4,7 @@
 #include "base/assert.h"
 #include "base/fail.h"
 #include "base/mem.h"
+#include "engine/sequence.h"
 
 fathom_err share_init(struct share *s, const struct share_config *c)
 {
@@ -59,18 +60,64 @@ static bool take_pages(struct share *s, const struct request *r)
     return true;
 }
 
-bool share_begin(struct share *s, const uint32_t *home)
+/* Whether a lane that owes so many of `sum` tokens has them no later where all are computed
+ * together. */
+static bool owes_much(const struct share *s, uint64_t owed, uint64_t sum)
 {
+    ASSERT(owed <= sum);
+    return owed > 0 && owed * 8 * s->n_lane >= sum * (8 + s->n_lane);
+}
+
+/* Requests of two lanes. */
+static bool comes_before(struct request *a, struct request *b)
+{
+    if (a->priority != b->priority) return a->priority < b->priority;
+    return sequence_of(a)->submitted_us < sequence_of(b)->submitted_us;
+}
+
+/* The prompt that is shared next, and which wait for it; NULL: there is none. */
+static struct request *choose(struct share *s, const uint64_t *owed, uint32_t *home)
+{
+    struct request *wide[PARALLEL_RANKS_MAX], *first = NULL;
+    uint64_t sum = 0, n_waiting = 0;
+    bool any = false;
+    for (uint32_t i = 0; i < s->n_lane; i++) sum += owed[i];
+    for (uint32_t i = 0; i < s->n_lane; i++) any |= owes_much(s, owed[i], sum);
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        struct share_part *p = &s->parts[i];
+        wide[i] = any && owed[i] > 0 ? sched_first_wide(p->sched, s->least * s->n_lane) : NULL;
+        p->waiting = owes_much(s, owed[i], sum) ? wide[i] : NULL;
+        if (p->waiting) n_waiting += owed[i];
+    }
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        const uint64_t n_others = sum - n_waiting - (s->parts[i].waiting ? 0 : owed[i]);
+        if (!wide[i] || !owes_much(s, owed[i], owed[i] + n_others)) continue;
+        if (first && !comes_before(wide[i], first)) continue;
+        first = wide[i];
+        *home = i;
+    }
+    ASSERT(first || n_waiting == 0); /* whoever waits may be first */
+    if (first) s->parts[*home].waiting = NULL;
+    return first;
+}
+
+bool share_begin(struct share *s, const uint64_t *owed)
+{
+    uint32_t home = 0;
     s->n_token = 0;
-    if (s->n_lane == 0 || !home) return false;
-    struct request *r = sched_first_wide(s->parts[*home].sched, s->least * s->n_lane);
-    if (s->request && s->request != r) end_sharing(s);
+    struct request *r = choose(s, owed, &home);
     if (!r) return false;
+    if (s->request && s->request != r) end_sharing(s);
     s->request = r;
-    s->home = *home;
-    if (take_pages(s, r)) return true;
-    end_sharing(s);
-    return false;
+    s->home = home;
+    if (!take_pages(s, r)) {
+        end_sharing(s);
+        return false;
+    }
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        if (s->parts[i].waiting) sched_hold_back(s->parts[i].sched, s->parts[i].waiting);
+    }
+    return true;
 }
 
 void share_drop(struct share *s, const struct request *r)
@@ -110,30 +157,36 @@ void share_lend(struct share *s, const struct plan *plans)
     sched_lend(s->parts[s->home].sched, s->request, n, s->least * s->n_lane);
 }
 
-void share_runs(uint32_t n_token, const uint32_t *room, uint32_t n, uint32_t *run)
+/* What lane i gets where lanes have `level` tokens each. */
+static uint32_t run_at(uint32_t level, uint32_t n_own, uint32_t room)
 {
-    uint32_t level = 0, sum = 0;
+    const uint32_t n = level > n_own + 1 ? level - n_own : 1;
+    return n < room ? n : room;
+}
+
+void share_runs(uint32_t n_token, const uint32_t *n_own, const uint32_t *room, uint32_t n,
+                uint32_t *run)
+{
+    uint32_t low = 0, level = 0, sum;
     ASSERT(n >= 1 && n_token >= n);
-    while (sum < n_token) { /* to the next room that is full, or to the level that all need */
-        uint32_t n_open = 0, step = UINT32_MAX;
-        for (uint32_t i = 0; i < n; i++) {
-            if (room[i] <= level) continue;
-            n_open++;
-            if (room[i] - level < step) step = room[i] - level;
-        }
-        ASSERT(n_open > 0);
-        const uint32_t need = (n_token - sum + n_open - 1) / n_open;
-        if (need < step) step = need;
-        level += step;
-        sum += step * n_open;
-    }
     for (uint32_t i = 0; i < n; i++) {
-        const bool is_open = room[i] >= level;
-        run[i] = is_open ? level : room[i];
-        if (is_open && sum > n_token) {
-            run[i]--;
-            sum--;
-        }
+        if (n_own[i] + room[i] > level) level = n_own[i] + room[i];
+    }
+    while (low < level) { /* the lowest one at which there are enough */
+        const uint32_t middle = low + (level - low) / 2;
+        sum = 0;
+        for (uint32_t i = 0; i < n; i++) sum += run_at(middle, n_own[i], room[i]);
+        if (sum >= n_token)
+            level = middle;
+        else
+            low = middle + 1;
+    }
+    sum = 0;
+    for (uint32_t i = 0; i < n; i++) sum += run[i] = run_at(level, n_own[i], room[i]);
+    for (uint32_t i = 0; i < n && sum > n_token; i++) {
+        if (run[i] == run_at(level - 1, n_own[i], room[i])) continue;
+        run[i]--;
+        sum--;
     }
     ASSERT(sum == n_token);
 }
@@ -196,7 +249,7 @@ static void plan_guest(struct share_part *part, const struct plan *own, const st
 
 uint32_t share_cut(struct share *s, const struct plan *plans)
 {
-    uint32_t room[PARALLEL_RANKS_MAX], run[PARALLEL_RANKS_MAX], n = 0;
+    uint32_t n_own[PARALLEL_RANKS_MAX], room[PARALLEL_RANKS_MAX], run[PARALLEL_RANKS_MAX], n = 0;
     if (!s->request) return 0;
     const struct plan *own = &plans[s->home];
     const uint32_t i_lent = find_lent(own);
@@ -208,10 +261,13 @@ uint32_t share_cut(struct share *s, const struct plan *plans)
     const struct request *r = s->request;
     ASSERT(e->request == r && e->n_draft == 0 && e->n_score == 0);
     for (uint32_t i = 0; i < s->n_lane; i++) {
-        if (i != s->home) room[n++] = room_of(s, plans, i);
+        if (i == s->home) continue;
+        n_own[n] = plans[i].n_token;
+        room[n++] = room_of(s, plans, i);
     }
+    n_own[n] = own->n_token - e->n_token;
     room[n++] = e->n_token - e->n_lent;
-    share_runs(e->n_token, room, n, run);
+    share_runs(e->n_token, n_own, room, n, run);
     s->first = e->first;
     s->n_token = e->n_token;
     if (s->n_known > s->first) s->n_known = s->first; /* it was computed once more */

@@ -9,7 +9,16 @@
  *
  * Bits do not depend on which lane computes a row: when a prompt is shared is a matter of time
  * alone. The home's scheduler plans all of the step's tokens, as if it had the budget of all lanes
- * (sched_lend), and knows nothing else. One prompt at a time is shared.
+ * (sched_lend), and knows nothing else.
+ *
+ * One prompt a step is shared. With n lanes that owe S tokens of prompts, a lane owes much if it
+ * owes S / n + S / 8 or more: computed together, all of it takes no longer than that lane's part by
+ * itself, sharing costing an eighth (docs/parallel.md). A lane that owes much, with a prompt long
+ * enough to be shared, waits while another's is shared that came before: neither that prompt nor
+ * what is behind it on its lane is planned. All other prompts are planned as ever, before the
+ * home's. A lane whose prompt is shared owes much of what those owe that do not wait. So whoever
+ * waits does so for prompts that came before, no later one gets between, and when nothing is shared
+ * nobody waits.
  *
  *   share_begin    before a plan: whose prompt, and pages of the guests
  *   ... the guests' schedulers plan ...
@@ -36,6 +45,7 @@ struct share_part {
     uint32_t *pages;      /* [request_n_page(max_context)] */
     struct plan plan;     /* its part of a shared step */
     uint32_t n_row;       /* of the prompt in it */
+    struct request *waiting; /* its prompt that waits in the next step; NULL: none does */
 };
 
 struct share {
@@ -64,12 +74,20 @@ void share_fini(struct share *s);
 
 /* share_begin - whether the next step may share a prompt, which then has pages on all lanes
  *
- * It may where the home has a request that lacks least * n_lane tokens of its prompt.
+ * It may where the home has a request that lacks least * n_lane tokens of its prompt. Where it may
+ * not, guests' pages stay for a prompt that may be shared again.
  *
- *   home  the only lane that owes tokens of prompts; NULL: there is none, or are several, and
- *         guests' pages stay for a prompt that may be shared again
- * Returns  the home's scheduler is to plan last. */
-bool share_begin(struct share *s, const uint32_t *home);
+ *   owed  [n_lane] tokens of prompts
+ * Returns  the home's scheduler is to plan last.
+ * Cost     without a lane that owes much, O(lanes); else that of sched_first_wide a lane. */
+bool share_begin(struct share *s, const uint64_t *owed);
+
+/* share_is_waiting - whether lane i, whose next plan gives nothing to its long prompts, has to plan
+ * once more if share_cut is 0 */
+static inline bool share_is_waiting(const struct share *s, uint32_t i)
+{
+    return s->parts[i].waiting != NULL;
+}
 
 /* share_lend - to the home's scheduler, which plans next; nothing where a guest has no room for a
  * token, or for one more request in its plan
@@ -82,11 +100,16 @@ void share_lend(struct share *s, const struct plan *plans);
  *   plans  [n_lane], which it reads until share_settle */
 uint32_t share_cut(struct share *s, const struct plan *plans);
 
-/* share_runs - T tokens over n lanes with room for so many: as even as that allows, the last lanes
- * having no fewer than those before them with room for it
+/* share_runs - T tokens over n lanes, at least one for each
  *
+ * Lanes have as even a number with what they have already as their room allows, the last ones no
+ * fewer than those before them.
+ *
+ *   n_own  [n] tokens that a lane has already
+ *   room   [n] and how many more it can have
  * Needs  1 <= room[i], n <= T <= the sum of room. */
-void share_runs(uint32_t n_token, const uint32_t *room, uint32_t n, uint32_t *run);
+void share_runs(uint32_t n_token, const uint32_t *n_own, const uint32_t *room, uint32_t n,
+                uint32_t *run);
 
 /* share_plan - what lane i computes in the step planned last, whose plan by its scheduler is `own`
  * share_is_guest_alone - nothing of it is its scheduler's */

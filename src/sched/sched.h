@@ -121,7 +121,7 @@ void sched_set_bounds(struct sched *s, const struct sched_bounds *bounds);
  *   plan  filled. n_entry == 0 only when no request is live, or when every request that could run
  *         waits for pages from the tiers: plan again when some have come, or after
  *         sched_fetch_poll_us. With another plan under way, or a request held: when none can run
- *         before that is over
+ *         before that is over. After sched_hold_back: when none but those has a token to compute
  * Errors  never fails: shortage becomes waiting or preemption.
  * Cost    O(RUNNING + admitted), and O(1) a page; O(tokens found) for looking up. */
 void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan);
@@ -164,6 +164,11 @@ struct request *sched_first_wide(const struct sched *s, uint32_t least);
  *
  * Needs  r live, with no draft. That plan ends it. */
 void sched_lend(struct sched *s, const struct request *r, uint32_t n_token, uint32_t least);
+
+/* sched_hold_back - in the next sched_plan neither r nor who comes behind it gets tokens of a gap
+ * wider than one, nor is one of them admitted: what that plan could have given is sched_n_left.
+ * That plan ends it; it may have no entry though requests are live. */
+void sched_hold_back(struct sched *s, const struct request *r);
 
 /* sched_n_left - tokens of prompts that the last sched_plan had budget for besides its entries */
 uint32_t sched_n_left(const struct sched *s);

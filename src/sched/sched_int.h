@@ -23,8 +23,9 @@ struct sched {
         const struct request *request; /* NULL: nothing is lent */
         uint32_t n_token;
         uint32_t least;
-    } lent;          /* for the next sched_plan */
-    uint32_t *guest; /* [n_guest_page] pages of another scheduler's request */
+    } lent;                          /* for the next sched_plan */
+    const struct request *held_back; /* likewise, with those behind it; NULL: nobody is */
+    uint32_t *guest;                 /* [n_guest_page] pages of another scheduler's request */
     uint32_t n_guest_page;
     uint32_t n_left; /* of the last sched_plan: see sched_n_left */
     struct turns turns;

@@ -17,8 +17,8 @@
  *      made ahead has one token each of the requests of the plan before it, in the same order. A
  *      request whose length ends it in that plan is left out; one that ends otherwise is in none.
  *      With several stages none is made ahead, and a request is in one of them at most.
- *   6. After sched_plan with nothing under way and nobody held, if a request is live, the first one
- *      has an entry, or one is FETCHING. The
+ *   6. After sched_plan with nothing under way and nobody held or held back, if a request is live,
+ *      the first one has an entry, or one is FETCHING. The
  *      first may take the pages of all others, one request of any legal length fits in the pool,
  *      and FETCHING has a time limit. So work always ends.
  *
@@ -74,6 +74,7 @@ struct walk {
     uint32_t score;          /* prompt tokens whose logits the step can still give */
     uint32_t n_decode;       /* RUNNING requests with gap 1 that the walk has not reached */
     uint32_t n_place;        /* entries that the plan may still get */
+    bool is_held_back;       /* who comes now, of gaps wider than one */
     bool short_of_pages;
 };
 
@@ -253,6 +254,12 @@ void sched_lend(struct sched *s, const struct request *r, uint32_t n_token, uint
     s->lent.least = least_gap;
 }
 
+void sched_hold_back(struct sched *s, const struct request *r)
+{
+    ASSERT(s->n_flight == 0 && r->n_planned == 0 && r->state != REQUEST_FINISHED);
+    s->held_back = r;
+}
+
 bool sched_take_guest(struct sched *s, uint32_t *pages, uint32_t n)
 {
     ASSERT(s->n_guest_page == 0 && n >= 1);
@@ -418,8 +425,11 @@ static void plan_running(struct sched *s, struct walk *w, struct request *r)
 {
     uint32_t gap = gap_of_kind(s, r);
     uint32_t room = w->left;
+    w->is_held_back |= r == s->held_back;
     if (request_gap(r) == 1) {
         w->n_decode--;
+    } else if (w->is_held_back) {
+        return;
     } else {
         room -= w->n_decode < room ? w->n_decode : room;
         if (room > w->prefill) room = w->prefill;
@@ -627,6 +637,7 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
 
     while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages && !is_full(s)) {
         struct request *r = s->waiting.head;
+        if (w.is_held_back || r == s->held_back) break;
         if (w.n_place == 0 || fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
         if (r->state == REQUEST_FETCHING) continue;
         add_gap(s, &w, r, gap_of_kind(s, r), least(w.left, w.prefill));
@@ -636,8 +647,9 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     s->lent.request = NULL;
     s->short_of_pages = s->closed = w.short_of_pages;
     if (plan->n_entry > 0) push_flight(s, plan);
-    ASSERT(is_beside || s->fetching.head ||
+    ASSERT(is_beside || s->fetching.head || s->held_back ||
            (s->running.head ? s->running.head->n_planned > 0 : !sched_any(s)));
+    s->held_back = NULL;
 }
 
 /* Whether the step after `plan`, the newest under way, is known but for what is drawn before it. */

@@ -193,7 +193,7 @@ static void a_long_prompt_is_computed_by_all_lanes(void **state)
     }
 }
 
-/* While another lane has a prompt, or where it is not wanted, a prompt stays on its lane. */
+/* Of two lanes with a prompt each, or where it is not wanted, a prompt stays on its lane. */
 static void a_prompt_is_shared_only_by_lanes_without_one(void **state)
 {
     (void)state;
@@ -225,6 +225,41 @@ static void a_prompt_is_shared_only_by_lanes_without_one(void **state)
         answers_wait(e, 1);
         fathom_get_stats(e, &s);
         assert_int_equal(s.n_shared_token, share ? 192 : 0);
+        answers_expect_rest(e);
+        fathom_close(e);
+    }
+}
+
+/* Two of four lanes have prompts: the second waits for the first, which all lanes compute, and is
+ * computed by all. Three would gain nothing. */
+static void long_prompts_are_shared_one_after_the_other(void **state)
+{
+    (void)state;
+    struct null_gate gate;
+    null_gate_init(&gate);
+    for (uint32_t n_prompt = 2; n_prompt <= 3; n_prompt++) {
+        struct null_engine_options o = options_of(4, 1);
+        o.share_prompts = 8;
+        o.max_num_batched_tokens = 24;
+        o.runner.gate = &gate;
+        null_gate_shut(&gate);
+        fathom_engine *e = open_with(&o);
+        fathom_stats s;
+        answer_ask(e, &answers[0], make(0, 1, 5, 2)); /* held until all have come */
+        null_gate_wait(&gate);
+        for (uint32_t k = 1; k <= n_prompt; k++) {
+            fathom_request *r = make(k, k, 300, 2);
+            r->has_lane = true;
+            r->lane = 4 - k;
+            answer_ask(e, &answers[k], r);
+        }
+        null_gate_open(&gate);
+        answers_wait(e, 1 + n_prompt);
+        for (uint32_t k = 0; k <= n_prompt; k++) expect_drawn(k);
+        fathom_get_stats(e, &s);
+        assert_true(s.n_step <= 1 + 300 / 24 + 3); /* two at once: 2 * 300 / 96, and tails */
+        if (n_prompt == 2) assert_true(s.n_shared_token > 2 * (300 - 4 * 8));
+        if (n_prompt == 3) assert_int_equal(s.n_shared_token, 0);
         answers_expect_rest(e);
         fathom_close(e);
     }
@@ -347,8 +382,9 @@ static void run_round(uint64_t *g, uint64_t *n_step, uint64_t *n_ahead, uint64_t
         options_of(1 + (uint32_t)rng_below(g, N_LANE_MAX), 1 + (uint32_t)rng_below(g, 3));
     o.n_draft = rng_below(g, 3) == 0 ? 2 : 0;
     o.runner.n_wrong = (uint32_t)rng_below(g, 4);
-    const bool is_short = rng_below(g, 2); /* of pages, on the lane that has most requests */
+    const bool is_short = rng_below(g, 2); /* of pages, on the lanes with most requests */
     const bool is_uneven = is_short || rng_below(g, 2);
+    const uint32_t n_loaded = 1 + (uint32_t)rng_below(g, (o.runner.n_lane + 1) / 2);
     o.runner.n_page = is_short ? 5 + (uint32_t)rng_below(g, 5) : 40;
     o.no_prefix_cache = rng_below(g, 4) == 0;
     o.share_prompts = rng_below(g, 4) ? 1 + (uint32_t)rng_below(g, 30) : 0;
@@ -367,9 +403,8 @@ static void run_round(uint64_t *g, uint64_t *n_step, uint64_t *n_ahead, uint64_t
             make(k, (uint32_t)rng_below(g, N_BEGINNING), n_prompt, 1 + (uint32_t)rng_below(g, 110));
         r->sampling.prompt_logprobs = rng_below(g, 6) == 0;
         r->has_lane = rng_below(g, 8) == 0 || is_uneven;
-        r->lane = r->has_lane && !(is_uneven && rng_below(g, 5))
-                      ? (uint32_t)rng_below(g, o.runner.n_lane)
-                      : 0;
+        const uint32_t n_likely = is_uneven && rng_below(g, 5) ? n_loaded : o.runner.n_lane;
+        r->lane = r->has_lane ? (uint32_t)rng_below(g, n_likely) : 0;
         answer_ask(e, &answers[k], r);
         if (rng_below(g, 8) == 0) fathom_cancel(e, answers[rng_below(g, k + 1)].id);
         if (rng_below(g, 4) == 0) n_over += answers_take(e, 1);
@@ -409,6 +444,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_lane_takes_from_memory_what_another_has_computed),
         cmocka_unit_test(a_long_prompt_is_computed_by_all_lanes),
         cmocka_unit_test(a_prompt_is_shared_only_by_lanes_without_one),
+        cmocka_unit_test(long_prompts_are_shared_one_after_the_other),
         cmocka_unit_test(guests_give_way),
         cmocka_unit_test(answers_are_shared_once_more),
         cmocka_unit_test(guests_keep_what_no_prompt_needs),

@@ -1,8 +1,8 @@
 /* test_engine_share [cpu|cuda [LANES]] - the pilot's long prompts, computed by all lanes
  *
  * An answer has the bits, tokens and log-probabilities, that it has where prompts stay on their
- * lanes: in one step or in chunks, behind a beginning that is in the cache, beside answers on the
- * other lanes, with drafts, and when one leaves in the middle. */
+ * lanes: in one step or in chunks, behind a beginning that is in the cache, one after the other,
+ * beside answers on the other lanes, with drafts, and when one leaves in the middle. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -123,6 +123,28 @@ static void prompts_that_come_alone(void **state)
     }
 }
 
+/* On two lanes: of four the second one's waits for the first one's. */
+static void prompts_at_once(void **state)
+{
+    (void)state;
+    for (uint32_t n_draft = 0; n_draft <= 2; n_draft += 2) {
+        fathom_engine *e = open_engine(48, n_draft, 16);
+        fathom_stats s;
+        for (int i = LONG; i <= SAME; i++) {
+            fathom_request r = requests[i];
+            r.has_lane = true;
+            r.lane = SAME - (uint32_t)i;
+            answer_ask(e, &answers[i], &r);
+        }
+        answers_wait(e, 2);
+        for (int i = LONG; i <= SAME; i++) expect_alone(&answers[i], i);
+        fathom_get_stats(e, &s);
+        if (n_lane >= 4) assert_true(s.n_shared_token > 2 * N_LONG - 400);
+        answers_expect_rest(e);
+        fathom_close(e);
+    }
+}
+
 /* Answers on all lanes but the prompt's; one asks for the same prompt and leaves when some of it is
  * computed. */
 static void prompts_beside_answers(void **state)
@@ -159,6 +181,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_that_come_alone),
+        cmocka_unit_test(prompts_at_once),
         cmocka_unit_test(prompts_beside_answers),
     };
     if (argc > 1 && strcmp(argv[1], "cuda") == 0) backend = FATHOM_BACKEND_CUDA;

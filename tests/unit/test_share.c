@@ -10,36 +10,45 @@
 #include "engine/share.h"
 #include "support/sched_fixture.h"
 
-static void expect_runs(uint32_t n_token, const uint32_t *room, uint32_t n, const uint32_t *want)
+static void expect_runs(uint32_t n_token, const uint32_t *n_own, const uint32_t *room, uint32_t n,
+                        const uint32_t *want)
 {
     uint32_t run[PARALLEL_RANKS_MAX];
-    share_runs(n_token, room, n, run);
+    share_runs(n_token, n_own, room, n, run);
     for (uint32_t i = 0; i < n; i++) assert_int_equal(run[i], want[i]);
 }
 
 static void runs_are_even_where_there_is_room(void **state)
 {
     (void)state;
-    expect_runs(12, (const uint32_t[]){9, 9, 9}, 3, (const uint32_t[]){4, 4, 4});
-    expect_runs(13, (const uint32_t[]){9, 9, 9}, 3, (const uint32_t[]){4, 4, 5});
-    expect_runs(12, (const uint32_t[]){9, 1, 9}, 3, (const uint32_t[]){5, 1, 6});
-    expect_runs(12, (const uint32_t[]){2, 1, 9}, 3, (const uint32_t[]){2, 1, 9});
-    expect_runs(3, (const uint32_t[]){2, 1, 9}, 3, (const uint32_t[]){1, 1, 1});
+    static const uint32_t none[3], own[] = {3, 0, 0}, most[] = {9, 0, 0};
+    expect_runs(12, none, (const uint32_t[]){9, 9, 9}, 3, (const uint32_t[]){4, 4, 4});
+    expect_runs(13, none, (const uint32_t[]){9, 9, 9}, 3, (const uint32_t[]){4, 4, 5});
+    expect_runs(12, none, (const uint32_t[]){9, 1, 9}, 3, (const uint32_t[]){5, 1, 6});
+    expect_runs(12, none, (const uint32_t[]){2, 1, 9}, 3, (const uint32_t[]){2, 1, 9});
+    expect_runs(3, none, (const uint32_t[]){2, 1, 9}, 3, (const uint32_t[]){1, 1, 1});
+    expect_runs(12, own, (const uint32_t[]){9, 9, 9}, 3, (const uint32_t[]){2, 5, 5});
+    expect_runs(12, most, (const uint32_t[]){9, 9, 9}, 3, (const uint32_t[]){1, 5, 6});
+    expect_runs(20, most, (const uint32_t[]){9, 9, 9}, 3, (const uint32_t[]){2, 9, 9});
     uint64_t g = 1;
     for (int k = 0; k < 2000; k++) {
         const uint32_t n = 2 + (uint32_t)rng_below(&g, 7);
-        uint32_t room[8], run[8], sum = 0, most = 0;
-        for (uint32_t i = 0; i < n; i++) sum += room[i] = 1 + (uint32_t)rng_below(&g, 40);
+        uint32_t n_own[8], room[8], run[8], sum = 0, most_of_all = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            n_own[i] = rng_below(&g, 2) ? (uint32_t)rng_below(&g, 40) : 0;
+            sum += room[i] = 1 + (uint32_t)rng_below(&g, 40);
+        }
         const uint32_t n_token = n + (uint32_t)rng_below(&g, sum - n + 1);
-        share_runs(n_token, room, n, run);
+        share_runs(n_token, n_own, room, n, run);
         sum = 0;
         for (uint32_t i = 0; i < n; i++) {
             assert_true(run[i] >= 1 && run[i] <= room[i]);
             sum += run[i];
-            most = run[i] > most ? run[i] : most;
+            if (run[i] > 1 && n_own[i] + run[i] > most_of_all) most_of_all = n_own[i] + run[i];
         }
         assert_int_equal(sum, n_token);
-        for (uint32_t i = 0; i < n; i++) assert_true(run[i] == room[i] || run[i] + 1 >= most);
+        for (uint32_t i = 0; i < n; i++)
+            assert_true(run[i] == room[i] || n_own[i] + run[i] + 1 >= most_of_all);
     }
 }
 
