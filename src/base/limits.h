@@ -37,6 +37,7 @@ enum {
     LIMIT_LOGIT_BIAS = 1024,                    /* entries of logit_bias: 400 */
     LIMIT_BAD_WORDS = 64,                       /* bad_words of a request: 400 */
     LIMIT_BAD_WORD_TOKENS = 16,                 /* of one of them: 400 */
+    LIMIT_THINKING_CLOSING = 256,               /* tokens before a forced </think>: no start */
     LIMIT_CHOICES = 64,                         /* n, or prompts of a completion, times n: 400 */
     LIMIT_MESSAGES = 1 << 16,                   /* messages, or items, of a request: 400 */
     LIMIT_TOOLS = 512,                          /* tools of a request: 400 */

@@ -134,6 +134,7 @@ static void fill_options(struct server_options *o, const struct invocation *v)
     o->allow_credentials = s->allow_credentials;
     o->access_log = s->access_log;
     o->thinking = s->thinking;
+    o->thinking_closing = s->reasoning_closing;
     o->markup_in_messages = strcmp(s->special_tokens_in_text, "allow") == 0;
     o->neutral_sampling = strcmp(s->generation_config, "vllm") == 0;
     o->hide_requests =

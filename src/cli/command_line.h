@@ -200,7 +200,8 @@ struct settings {
     const char *tokenizer_mode;
     const char *tool_call_parser;
     const char *special_tokens_in_text;
-    const char *reasoning_parser;
+    const char *reasoning_parser, *reasoning_config;
+    const char *reasoning_closing; /* what the latter says before </think>; NULL: nothing */
 
     const char *host;
     int64_t port;
@@ -286,7 +287,6 @@ struct settings {
 
     bool verify;
     bool json;
-
     bool markdown;
     bool flags;
     bool man;

@@ -412,6 +412,12 @@ const struct option option_table[] = {
      .refused = "qwen3|glm45|granite|mistral|openai_gptoss",
      .reason = "it parses the markup of another family", .group = GROUP_CHAT, .commands = ENGINE,
      .field = FIELD(reasoning_parser), USE},
+    {"reasoning-config", NULL, "JSON", NULL,
+     "{\"reasoning_end_str\": \"WORDS</think>\"}: what ends reasoning that has come to its "
+     "thinking_token_budget, instead of </think> alone; such as \"\\n\\nI have to answer "
+     "now.\\n</think>\"",
+     .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = SERVE, .field = FIELD(reasoning_config),
+     USE},
     {"special-tokens-in-text", NULL, "NAME", "escape",
      "what a chat's messages and tools spell like a control token: escape: it is text, so that it "
      "cannot forge a turn; allow: it becomes one, as in vLLM",

@@ -390,6 +390,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
                                                 .n_token = (uint32_t)s->spec_tokens};
         TRY_GOTO(speculative_parse(&given, &s->n_draft, d), done);
     }
+    if (!s->help) TRY_GOTO(reasoning_parse(s, d), done);
     if (!s->help) {
         err = compilation_parse(s->compilation_config, s->optimization_level, &s->compilation,
                                 notes, d);

@@ -118,6 +118,13 @@ struct speculative_given {
 fathom_err speculative_parse(const struct speculative_given *given, uint32_t *n_draft,
                              fathom_diag *d);
 
+/* reasoning_parse - the value of --reasoning-config, {"reasoning_start_str": "<think>",
+ * "reasoning_end_str": "Enough.</think>"}, into s->reasoning_closing
+ *
+ * Both may be left out. What stands before the end's tag is the closing; the start is the tag.
+ * Errors  EINVAL, EFORMAT: not JSON, other tags, a key that is not known; ENOMEM. */
+fathom_err reasoning_parse(struct settings *s, fathom_diag *d);
+
 /* What the command line says of pages of other servers. */
 struct transfer_given {
     const char *config; /* JSON; NULL: not given */

@@ -522,7 +522,8 @@ static fathom_err bound_thinking(struct job *job, const struct token_list *promp
     const struct api_request *r = &job->request;
     struct thinking_budget b;
     if (r->thinking_budget == API_NO_BUDGET) return FATHOM_OK;
-    thinking_budget_init(&b, r->thinking_budget, &s->style, s->tokenizer, r->tools);
+    thinking_budget_init(&b, r->thinking_budget, &s->style, s->tokenizer, &s->thinking_closing,
+                         r->tools);
     const bool thinking = api_is_chat(r->api) ? job->thinking : thinking_budget_opens(&b, prompt);
     if (b.end < 0) {
         if (!thinking) return FATHOM_OK;

@@ -77,6 +77,19 @@ static size_t prompt_bytes(const struct served *s)
     return longest * s->info->max_model_len;
 }
 
+static fathom_err encode_closing(struct served *s, fathom_diag *d)
+{
+    const char *text = s->o.thinking_closing;
+    if (!text) return FATHOM_OK;
+    s->thinking_closing.limit = LIMIT_THINKING_CLOSING;
+    fathom_err err = tokenizer_encode(s->tokenizer, text, strlen(text), TOKENIZER_MARKUP_OFF,
+                                      &s->thinking_closing);
+    if (err != FATHOM_ELIMIT) return err;
+    FAIL(d, FATHOM_EINVAL,
+         "--reasoning-config: what stands before </think> has more than %d tokens",
+         LIMIT_THINKING_CLOSING);
+}
+
 fathom_err served_open(struct served *out, const struct server_options *o, fathom_engine *e,
                        const struct tokenizer *t, const struct chat_style *style, fathom_diag *d)
 {
@@ -90,6 +103,7 @@ fathom_err served_open(struct served *out, const struct server_options *o, fatho
     out->max_prompt_bytes = prompt_bytes(out);
     TRY(key_ring_create(&out->keys, &(struct key_list){o->api_keys, o->key_tenants, o->n_api_key},
                         d));
+    TRY(encode_closing(out, d));
     return read_add_bos(out, d);
 }
 
@@ -97,6 +111,7 @@ void served_close(struct served *s)
 {
     key_ring_destroy(s->keys);
     s->keys = NULL;
+    token_list_free(&s->thinking_closing);
 }
 
 static bool tenants_apart(const struct served *s)

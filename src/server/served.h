@@ -9,6 +9,7 @@
 #include "chat/chat.h"
 #include "fathom/fathom.h"
 #include "server/server_options.h"
+#include "tokenizer/token_list.h"
 
 struct served {
     struct server_options o; /* defaults filled in */
@@ -17,13 +18,15 @@ struct served {
     const fathom_info *info;
     const struct tokenizer *tokenizer;
     struct chat_style style;
-    size_t max_prompt_bytes; /* text longer than this cannot fit the context */
-    bool add_bos;            /* a completion's text begins with BOS */
-    int64_t created;         /* when, seconds since 1970 */
+    struct token_list thinking_closing; /* o.thinking_closing */
+    size_t max_prompt_bytes;            /* text longer than this cannot fit the context */
+    bool add_bos;                       /* a completion's text begins with BOS */
+    int64_t created;                    /* when, seconds since 1970 */
 };
 
 /* served_open - arguments as of server_create; all but options and style are borrowed
- * Errors  EFORMAT (tokenizer_config.json), EINVAL (an API key), ENOMEM. */
+ * Errors  EFORMAT (tokenizer_config.json), EINVAL (an API key, a closing that is too long),
+ *         ENOMEM. */
 fathom_err served_open(struct served *out, const struct server_options *o, fathom_engine *e,
                        const struct tokenizer *t, const struct chat_style *style, fathom_diag *d);
 

@@ -11,13 +11,15 @@
 #include "base/mem.h"
 
 void thinking_budget_init(struct thinking_budget *b, uint32_t n_token, const struct chat_style *s,
-                          const struct tokenizer *t, const json_t *tools)
+                          const struct tokenizer *t, const struct token_list *closing,
+                          const json_t *tools)
 {
     const struct chat_reasoning_tags tags = chat_reasoning_tags(s, tools);
     *b = (struct thinking_budget){.n_token = n_token,
                                   .begin = tokenizer_find(t, tags.begin),
                                   .end = tokenizer_find(t, tags.end),
-                                  .calls = tags.calls ? tokenizer_find(t, tags.calls) : -1};
+                                  .calls = tags.calls ? tokenizer_find(t, tags.calls) : -1,
+                                  .closing = closing};
 }
 
 /* Tokens behind the tag that is open at the prompt's end; SIZE_MAX: none is. */
@@ -39,15 +41,18 @@ bool thinking_budget_opens(const struct thinking_budget *b, const struct token_l
 
 /* Where an output stands. Neither flag: BEFORE or AFTER, by is_first. */
 struct place {
-    uint32_t n;     /* tokens of reasoning */
-    bool is_inside; /* reasoning is open */
-    bool is_first;  /* nothing has come, and <think> may */
+    uint32_t n;      /* tokens of reasoning */
+    uint32_t n_said; /* of them those of the closing, once it is due */
+    bool is_inside;  /* reasoning is open */
+    bool is_first;   /* nothing has come, and <think> may */
 };
 
 struct bounded {
     struct thinking_budget budget;
     fathom_constraint other; /* ops NULL: none */
     struct place now, marked;
+    uint32_t n_closing;
+    int32_t closing[]; /* [n_closing] */
 };
 
 static bool is_due(const struct bounded *b)
@@ -58,7 +63,19 @@ static bool is_due(const struct bounded *b)
 /* What has to come when it is due: a model that opens its reasoning itself ends it when it has. */
 static int32_t due_id(const struct bounded *b)
 {
-    return b->now.is_first && b->budget.begin >= 0 ? b->budget.begin : b->budget.end;
+    if (b->now.is_first && b->budget.begin >= 0) return b->budget.begin;
+    return b->now.n_said < b->n_closing ? b->closing[b->now.n_said] : b->budget.end;
+}
+
+/* Leaves a token alone in the mask; false where it is not in it. */
+static bool leave_alone(uint32_t *words, size_t n_word, int32_t id)
+{
+    const uint32_t i = (uint32_t)id / 32, bit = 1u << ((uint32_t)id % 32);
+    ASSERT(i < n_word);
+    if (!(words[i] & bit)) return false;
+    memset(words, 0, n_word * sizeof *words);
+    words[i] = bit;
+    return true;
 }
 
 static void fill_mask(const void *state, uint32_t *words, size_t n_word)
@@ -69,26 +86,22 @@ static void fill_mask(const void *state, uint32_t *words, size_t n_word)
     } else {
         memset(words, 0xff, n_word * sizeof *words);
     }
-    if (!is_due(b)) return;
-    const uint32_t id = (uint32_t)due_id(b), bit = 1u << (id % 32);
-    ASSERT(id / 32 < n_word);
-    if (!(words[id / 32] & bit)) return;
-    memset(words, 0, n_word * sizeof *words);
-    words[id / 32] = bit;
+    if (!is_due(b) || leave_alone(words, n_word, due_id(b))) return;
+    (void)leave_alone(words, n_word, b->budget.end);
 }
 
-static void step(const struct thinking_budget *b, struct place *p, int32_t id)
+static void step(struct bounded *b, int32_t id)
 {
+    struct place *p = &b->now;
     const bool is_first = p->is_first;
+    const bool closes = is_due(b) && p->n_said < b->n_closing && id == b->closing[p->n_said];
     p->is_first = false;
-    if (is_first && id == b->begin) {
+    if (is_first && id == b->budget.begin) {
         p->is_inside = true;
     } else if (p->is_inside) {
-        if (id == b->end || id == b->calls) {
-            p->is_inside = false;
-        } else {
-            p->n++;
-        }
+        p->is_inside = id != b->budget.end && id != b->budget.calls;
+        p->n++;
+        p->n_said += closes;
     }
 }
 
@@ -98,7 +111,7 @@ static bool accept(void *state, int32_t id)
     struct bounded *b = state;
     if (!b->other.ops && is_due(b) && id != due_id(b)) return false;
     if (b->other.ops && !b->other.ops->accept(b->other.state, id)) return false;
-    step(&b->budget, &b->now, id);
+    step(b, id);
     return true;
 }
 
@@ -153,11 +166,15 @@ fathom_err thinking_budget_constrain(const struct thinking_budget *b,
                                      fathom_constraint *c)
 {
     ASSERT(b->end >= 0);
-    struct bounded *own = mem_calloc(1, sizeof *own);
+    const size_t n_closing = b->closing ? b->closing->n : 0;
+    struct bounded *own = mem_calloc(1, sizeof *own + n_closing * sizeof *own->closing);
     if (!own) return FATHOM_ENOMEM;
     const size_t n = thinking ? n_behind_tag(b, prompt) : SIZE_MAX;
     own->budget = *b;
+    own->budget.closing = NULL;
     own->other = *c;
+    own->n_closing = (uint32_t)n_closing;
+    if (n_closing) memcpy(own->closing, b->closing->ids, n_closing * sizeof *own->closing);
     own->now.is_inside = thinking;
     own->now.is_first = n == SIZE_MAX;
     if (n != SIZE_MAX) own->now.n = (uint32_t)n;

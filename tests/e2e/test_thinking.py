@@ -119,6 +119,24 @@ class Thinking(unittest.TestCase):
         text = {**body, "prompt": "The advantage of MLA over standard GQA is"}
         self.assertEqual(self.ask(0, TEXT, text)["choices"], self.server.post(TEXT, text)["choices"])
 
+    def test_a_closing_comes_before_the_tag(self):
+        said = "\n\nI have to answer now.\n"
+        server = Server("--log-level", "error", "--speculative-config", DRAFTS,
+                        "--reasoning-config", json.dumps({"reasoning_end_str": said + "</think>"}))
+        closing = server.post("/tokenize", {"prompt": said, "add_special_tokens": False})["tokens"]
+        for n in (0, 6):
+            answer = server.post(CHAT, {**BODY, "thinking_token_budget": n})
+            choice = answer["choices"][0]
+            want = [*self.ids[:n], *closing, END]
+            self.assertEqual(choice["token_ids"][:len(want)], want)
+            self.assertTrue(choice["message"]["reasoning_content"].endswith(said))
+            self.assertEqual(answer["usage"]["completion_tokens_details"]["reasoning_tokens"], len(want))
+            held = server.post(CHAT, {**BODY, "thinking_token_budget": n, "guided_choice": ["60 km/h", "50 km/h"]})
+            self.assertEqual(held["choices"][0]["token_ids"][:len(want)], want)
+            self.assertIn(held["choices"][0]["message"]["content"], ("60 km/h", "50 km/h"))
+        self.assertEqual(server.post(CHAT, BODY)["choices"], self.plain["choices"])
+        self.assertEqual(server.stop(), 0)
+
     def test_refusals(self):
         self.assertIn("needed is -1 to", self.refused(thinking_token_budget=-2)["message"])
         error = self.refused(thinking_token_budget=9, allowed_token_ids=[50, 51])

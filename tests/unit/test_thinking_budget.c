@@ -18,6 +18,8 @@
 
 enum { BEGIN = 5, END = 6, CALLS = 8, WORD = 300, N_WORD = 10, LENGTH = 60, N_CASE = 4000 };
 
+static int32_t closing_ids[] = {304, 305, 304};
+
 static uint64_t rng = 11;
 
 static uint32_t below(uint32_t n)
@@ -37,7 +39,7 @@ static int32_t any_id(void)
 static int32_t wanted(const struct thinking_budget *b, const struct token_list *prompt,
                       bool thinking, const int32_t *out, uint32_t n)
 {
-    uint32_t n_reasoning = 0, i = 0;
+    uint32_t n_reasoning = 0, n_said = 0, i = 0;
     bool opened = false;
     for (size_t k = 0; thinking && k < prompt->n; k++) {
         if (prompt->ids[k] == BEGIN || prompt->ids[k] == END) {
@@ -54,9 +56,11 @@ static int32_t wanted(const struct thinking_budget *b, const struct token_list *
     }
     for (; i < n; i++) {
         if (out[i] == END || out[i] == CALLS) return -1;
+        n_said += n_reasoning >= b->n_token;
         n_reasoning++;
     }
-    return n_reasoning >= b->n_token ? END : -1;
+    if (n_reasoning < b->n_token) return -1;
+    return n_said < b->closing->n ? b->closing->ids[n_said] : END;
 }
 
 /* A prompt whose last tag, if it has any, is followed by a few tokens. */
@@ -117,7 +121,8 @@ static void masks_are_the_definition(void **state)
     struct token_list prompt = {0};
     uint32_t n_forced = 0;
     for (int i = 0; i < N_CASE; i++) {
-        const struct thinking_budget b = {below(7), BEGIN, END, CALLS};
+        const struct token_list closing = {.ids = closing_ids, .n = below(4)};
+        const struct thinking_budget b = {below(7), BEGIN, END, CALLS, &closing};
         make_prompt(&prompt);
         walk(&b, &prompt, below(2), &n_forced);
     }
@@ -135,7 +140,7 @@ static void a_prompt_opens_reasoning_by_its_last_tag(void **state)
                  {{BEGIN, 9, 9, 9}, true},
                  {{BEGIN, 9, END, 9}, false},
                  {{END, 9, 9, BEGIN}, true}};
-    const struct thinking_budget b = {1, BEGIN, END, -1};
+    const struct thinking_budget b = {1, BEGIN, END, -1, NULL};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct token_list prompt = {0};
         for (int k = 0; k < 4; k++)
@@ -192,7 +197,7 @@ static void what_a_grammar_wants_begins_behind_the_budget(void **state)
     const struct tokenizer *t = *state;
     const struct token_list prompt = {0};
     const fathom_info info = {.eos_ids = {1}, .n_eos = 1};
-    struct thinking_budget b = {0, -1, END, -1};
+    struct thinking_budget b = {0, -1, END, -1, NULL};
     struct grammar_vocab *v;
     struct grammar *g;
     json_t *choices = json_pack("[s, s]", "yes", "no");
@@ -217,6 +222,48 @@ static void what_a_grammar_wants_begins_behind_the_budget(void **state)
     grammar_vocab_destroy(v);
 }
 
+/* Bars 305, which is within the closing. */
+static void bar_mask(const void *state, uint32_t *words, size_t n_word)
+{
+    (void)state;
+    memset(words, 0xff, n_word * sizeof *words);
+    words[305 / 32] &= ~(1u << (305 % 32));
+}
+
+static bool bar_accept(void *state, int32_t id)
+{
+    (void)state;
+    return id != 305;
+}
+
+static void nothing(void *state)
+{
+    (void)state;
+}
+
+static const fathom_constraint_ops bar_ops = {.fill_mask = bar_mask,
+                                              .accept = bar_accept,
+                                              .mark = nothing,
+                                              .go_back = nothing,
+                                              .destroy = nothing};
+
+static void a_closing_that_is_barred_is_left_out(void **state)
+{
+    (void)state;
+    const struct token_list prompt = {0}, closing = {.ids = closing_ids, .n = 3};
+    const struct thinking_budget b = {1, -1, END, -1, &closing};
+    fathom_constraint c = {.ops = &bar_ops};
+    assert_int_equal(thinking_budget_constrain(&b, &prompt, true, &c), FATHOM_OK);
+    assert_true(c.ops->accept(c.state, WORD));
+    expect_mask(&c, 304);
+    assert_true(c.ops->accept(c.state, 304));
+    expect_mask(&c, END);
+    assert_false(c.ops->accept(c.state, 305));
+    assert_true(c.ops->accept(c.state, END));
+    assert_true(c.ops->accept(c.state, WORD));
+    c.ops->destroy(c.state);
+}
+
 /* ---- tags ----------------------------------------------------------------------------------- */
 
 static void tags_are_those_of_the_checkpoint(void **state)
@@ -226,7 +273,7 @@ static void tags_are_those_of_the_checkpoint(void **state)
     struct chat_style s = {
         .encoding = CHAT_ENCODING_V32, .tool_markup = CHAT_ENCODING_V32, .parse_tools = true};
     json_t *tools = json_pack("[{s:s}]", "type", "function");
-    thinking_budget_init(&b, 3, &s, t, tools);
+    thinking_budget_init(&b, 3, &s, t, NULL, tools);
     assert_true(b.n_token == 3 && b.begin == BEGIN && b.end == END && b.calls == -1);
     s.tool_markup = CHAT_ENCODING_KIMI_K2;
     assert_string_equal(chat_reasoning_tags(&s, tools).calls, "<|tool_calls_section_begin|>");
@@ -239,7 +286,7 @@ static void tags_are_those_of_the_checkpoint(void **state)
 static void a_failing_allocation_leaves_the_other_constraint(void **state)
 {
     (void)state;
-    const struct thinking_budget b = {1, BEGIN, END, -1};
+    const struct thinking_budget b = {1, BEGIN, END, -1, NULL};
     const struct token_list prompt = {0};
     fathom_constraint c = {0};
     mem_fail_after(0);
@@ -265,6 +312,7 @@ int main(void)
         cmocka_unit_test(masks_are_the_definition),
         cmocka_unit_test(a_prompt_opens_reasoning_by_its_last_tag),
         cmocka_unit_test(what_a_grammar_wants_begins_behind_the_budget),
+        cmocka_unit_test(a_closing_that_is_barred_is_left_out),
         cmocka_unit_test(tags_are_those_of_the_checkpoint),
         cmocka_unit_test(a_failing_allocation_leaves_the_other_constraint),
     };
