@@ -173,6 +173,8 @@ static void print_layout(const struct rank_layout *r, const struct layout_plan *
         return;
     }
     printf("  %-28s %9.1f ms\n", "decode step, predicted", 1e3 * l->step_s);
+    printf("  %-28s %9.1f ms%s\n", "first token, a prompt alone", 1e3 * l->first_token_s,
+           l->shares_prompt ? ", computed by all ranks" : "");
     printf("  %-28s %12s\n", "prompt tokens/s", count_text(a, (uint64_t)l->prompt_tokens_per_s));
     printf("  %-28s %12s with the load's prompts in between, %.1f ms a token\n", "output tokens/s",
            count_text(b, (uint64_t)l->output_tokens_per_s),

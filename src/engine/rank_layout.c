@@ -112,8 +112,35 @@ static void give(fathom_options *out, fathom_layout layout, uint32_t n_rank)
 
 /* ---- one way --------------------------------------------------------------------------------- */
 
+/* Of a prompt that comes alone: by the ranks that have it, or all of them. Of a shared step the
+ * last run takes longest, which sees most. */
+static void expect_prompt(struct layout_plan *l, const struct rank_layout *all,
+                          const struct model_config *config)
+{
+    const struct engine_settings *s = &l->settings;
+    const uint32_t n_lane = s->place.parallel.dp.size > 1 ? s->place.parallel.dp.size : 1;
+    const double n_input = all->load.n_input;
+    l->shares_prompt =
+        n_lane > 1 && s->share_prompts > 0 && n_input >= (double)s->share_prompts * n_lane;
+    const double n_by = l->shares_prompt ? n_lane : 1, n_most = s->limits.max_token * n_by;
+    ASSERT(n_most >= 1 && l->first_token_s <= 0);
+    for (double first = 0, end; first < n_input; first = end) {
+        end = first + n_most < n_input ? first + n_most : n_input;
+        const double n_row = (end - first) / n_by;
+        const struct step_rows rows = {.n_row = n_row,
+                                       .n_request = 1,
+                                       .first = end - n_row,
+                                       .last = end,
+                                       .n_logit = 1,
+                                       .is_prompt = true,
+                                       .n_lane = l->shares_prompt ? n_lane : 1,
+                                       .is_shared = l->shares_prompt};
+        l->first_token_s += step_time(&all->machine, s, &l->memory, config, &rows);
+    }
+}
+
 /* What is expected of it. As many requests end in a step as one has of its tokens, and as many
- * prompts are computed. */
+ * prompts are computed: one by one where there are fewer requests than lanes. */
 static void expect(struct layout_plan *l, const struct rank_layout *all,
                    const struct model_config *config)
 {
@@ -144,8 +171,11 @@ static void expect(struct layout_plan *l, const struct rank_layout *all,
     l->step_s = step_time(&all->machine, s, &l->memory, config, &decode);
     l->prompt_tokens_per_s =
         n_lane * n_chunk / step_time(&all->machine, s, &l->memory, config, &prompts);
-    const double n_prompt_token = (double)l->n_running / load->n_output * load->n_input;
-    l->output_tokens_per_s = l->n_running / (l->step_s + n_prompt_token / l->prompt_tokens_per_s);
+    expect_prompt(l, all, config);
+    const double n_prompt = (double)l->n_running / load->n_output;
+    const double prompt_s =
+        l->n_running < n_lane ? l->first_token_s : n_input / l->prompt_tokens_per_s;
+    l->output_tokens_per_s = l->n_running / (l->step_s + n_prompt * prompt_s);
 }
 
 static fathom_err plan_way(struct layout_plan *l, const fathom_options *o,

@@ -25,6 +25,8 @@ struct layout_plan {
     uint64_t n_token;          /* that the caches of all ranks hold */
     uint32_t n_running;        /* of the load's requests, those that run at once */
     double step_s;             /* of a step of them, without prompts */
+    double first_token_s;      /* of a prompt that comes alone, from its first step on */
+    bool shares_prompt;        /* which all lanes compute (share.h) */
     double prompt_tokens_per_s;
     double output_tokens_per_s; /* with prompts in between as requests end */
 };

@@ -104,7 +104,8 @@ static double expert_time(const struct terms *t)
 {
     const struct model_config *c = t->config;
     if (c->n_expert == 0) return 0;
-    const double n_all = t->is_tp ? t->rows->n_row : t->rows->n_row * t->n_rank / t->n_share;
+    const double n_lane = t->rows->n_lane > 0 ? t->rows->n_lane : t->n_rank / t->n_share;
+    const double n_all = t->is_tp ? t->rows->n_row : t->rows->n_row * n_lane;
     const double share = (double)c->n_expert_used / c->n_expert;
     const double hit = 1 - pow(1 - share, n_all);
     double most = 1;
@@ -191,6 +192,17 @@ static double spread_time(const struct terms *t)
     return (c->n_layer - n_dense) * (4 * t->m->meet_s + n_row * bytes / t->m->send_bytes);
 }
 
+/* The cache rows of a run go to all other lanes, in every layer. */
+static double share_time(const struct terms *t)
+{
+    const struct kv_layout *kv = &t->p->kv;
+    const double row_bytes = kv->row_bytes + (double)kv->index_block_bytes / KV_PAGE_TOKENS;
+    const double n_to = t->n_rank / t->n_share - 1;
+    ASSERT(!t->is_tp && n_to >= 1);
+    const double send_s = n_to * t->rows->n_row * row_bytes / t->m->send_bytes;
+    return t->config->n_layer * (2 * t->m->meet_s + send_s);
+}
+
 double step_time(const struct machine_figures *m, const struct engine_settings *s,
                  const struct memory_plan *p, const struct model_config *config,
                  const struct step_rows *rows)
@@ -215,5 +227,6 @@ double step_time(const struct machine_figures *m, const struct engine_settings *
     s_all += config->n_layer * (index_time(&t) + attend_time(&t));
     if (cut->is_slice) return s_all;
     if (t.n_share > 1) s_all += sum_time(&t);
+    if (rows->is_shared) s_all += share_time(&t);
     return t.is_tp ? s_all : s_all + spread_time(&t);
 }

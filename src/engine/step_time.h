@@ -39,12 +39,15 @@ struct machine_figures {
 void machine_figures_find(struct machine_figures *out, const struct engine_settings *s,
                           uint64_t memory_bytes);
 
-/* What each rank that has requests of its own computes in a step. */
+/* What each lane computes in a step: each rank that has requests of its own, or all ranks that
+ * share their rows. */
 struct step_rows {
     double n_row;       /* tokens */
     double n_request;   /* whose they are: its cache is read once for each */
     double first, last; /* tokens before a row: anything between, evenly */
     double n_logit;     /* rows of logits */
+    double n_lane;      /* so many lanes have such rows, others none; 0: all */
+    bool is_shared;     /* they are a lane's run of a prompt that all compute (share.h) */
     bool is_prompt;     /* rows of a request are neighbours, so that they share what they see */
 };
 

@@ -248,6 +248,10 @@ class Cli(unittest.TestCase):
         tokens = [int(n.replace(",", ""))
                   for n in re.findall(r"output tokens/s +([\d,]+) with", out)]
         self.assertEqual(len(tokens), 2)
+        alone = r"first token, a prompt alone +[\d.]+ ms"
+        self.assertEqual(len(re.findall(alone + "\n", out)), 2)  # 256 for each rank are shared
+        out_long, _ = run("plan", "--ranks", "2", *load[:-4], "--input-len", "512")
+        self.assertEqual(len(re.findall(alone + ", computed by all ranks", out_long)), 1)
         chosen = re.search(r"--layout auto takes (\w+) over 2 ranks: 40 requests", out).group(1)
         self.assertEqual(chosen, ("latency", "throughput")[tokens[1] > tokens[0]])
         self.assertIn("2; what follows is of each", out)

@@ -111,6 +111,35 @@ static void steps_of_two_gpus_are_predicted_as_measured(void **state)
     }
 }
 
+/* docs/parallel.md and bench/results/h200_x4_share.csv: 24 layers, each of four GPUs with requests
+ * of its own; a prompt on one of them, on each, and computed by all. */
+static void prompts_of_four_lanes_are_predicted_as_measured(void **state)
+{
+    struct model_config c = config;
+    fathom_options o = gpus();
+    struct step_rows rows = a_prompt(8192);
+    (void)state;
+    c.n_layer = 24;
+    c.n_dense_layer = 3;
+    o.data_parallel = 4;
+    o.expert_parallel = true;
+    o.max_model_len = 33000;
+    o.max_num_batched_tokens = 8192;
+    expect_time(&c, &o, &rows, 519, 0.25);
+    rows.n_lane = 1;
+    expect_time(&c, &o, &rows, 380.35, 0.2);
+    rows = a_prompt(2048);
+    rows.is_shared = true;
+    rows.first = 6144;
+    rows.last = 8192;
+    expect_time(&c, &o, &rows, 159.82, 0.2);
+    rows = a_prompt(8192);
+    rows.is_shared = true;
+    rows.first = 24576;
+    rows.last = 32768;
+    expect_time(&c, &o, &rows, 894.13, 0.2);
+}
+
 static void compare(struct rank_layout *r, const fathom_options *o, uint64_t bytes)
 {
     fathom_diag d = {{0}};
@@ -142,6 +171,32 @@ static void few_requests_share_layers_and_many_do_not(void **state)
     assert_true(latency->n_running < 1024);
     assert_int_equal(r.chosen, 1);
     assert_true(strncmp(r.reason, "throughput over 8", 17) == 0);
+}
+
+/* A prompt alone, of which four lanes make a quarter each; steps that hold a half of it. */
+static void a_prompt_alone_is_predicted_as_it_is_computed(void **state)
+{
+    struct rank_layout r, apart;
+    fathom_options o = gpus();
+    (void)state;
+    o.layout_ranks = 8;
+    o.max_model_len = 16384;
+    o.load = (fathom_load){1, 8192, 512};
+    compare(&r, &o, H200);
+    o.share_prompts = -1;
+    compare(&apart, &o, H200);
+    assert_true(r.plans[1].shares_prompt);
+    assert_false(r.plans[0].shares_prompt || apart.plans[1].shares_prompt);
+    assert_true(r.plans[1].first_token_s * 2 < apart.plans[1].first_token_s);
+    assert_true(r.plans[0].first_token_s == apart.plans[0].first_token_s);
+    assert_true(r.plans[1].output_tokens_per_s > apart.plans[1].output_tokens_per_s);
+    o.share_prompts = 1025; /* of 8 lanes each; the prompt has fewer */
+    compare(&r, &o, H200);
+    assert_false(r.plans[1].shares_prompt);
+    o.share_prompts = 0;
+    o.max_num_batched_tokens = 512; /* of a lane; a step has half of it */
+    compare(&r, &o, H200);
+    assert_true(r.plans[1].first_token_s < apart.plans[1].first_token_s);
 }
 
 static void requests_that_run_fit_the_cache(void **state)
@@ -285,7 +340,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_of_one_gpu_are_predicted_as_measured),
         cmocka_unit_test(steps_of_two_gpus_are_predicted_as_measured),
+        cmocka_unit_test(prompts_of_four_lanes_are_predicted_as_measured),
         cmocka_unit_test(few_requests_share_layers_and_many_do_not),
+        cmocka_unit_test(a_prompt_alone_is_predicted_as_it_is_computed),
         cmocka_unit_test(requests_that_run_fit_the_cache),
         cmocka_unit_test(a_way_that_does_not_fit_says_so),
         cmocka_unit_test(a_processor_takes_what_it_is_expected_to_do_more_by),
