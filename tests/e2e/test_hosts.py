@@ -88,8 +88,10 @@ def ready(server):
 
 
 def body_of(i, n=None):
-    return {"prompt": TEXTS[i % len(TEXTS)], "max_tokens": n or N_TOKEN, "seed": i, "ignore_eos": True,
-            "temperature": 0 if i % 2 else 1, "logprobs": 3}
+    """One in four reasons, and for as long as it may: its mask goes to all hosts."""
+    prompt = TEXTS[i % len(TEXTS)] + ("<think>" if i % 4 == 1 else "")
+    return {"prompt": prompt, "max_tokens": n or N_TOKEN, "seed": i, "ignore_eos": True,
+            "temperature": 0 if i % 2 else 1, "logprobs": 3, "thinking_token_budget": 5}
 
 
 def answers(server):

@@ -77,6 +77,26 @@ class Kimi(unittest.TestCase):
                            for p in pieces if p.get("tool_calls"))
         self.assertEqual(streamed, call["arguments"])
 
+    def test_a_budget_ends_what_the_model_opens(self):
+        """What it opens by itself it opens; calls end reasoning as the tag does."""
+        begin, end, calls = (self.id_of(t) for t in ("<think>", "</think>", "<|tool_calls_section_begin|>"))
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 12, "seed": 1,
+                "ignore_eos": True, "return_token_ids": True}
+
+        def ids(budget, **fields):
+            answer = self.server.post("/v1/chat/completions", {
+                **body, "thinking_token_budget": budget, **fields})
+            return answer["choices"][0]["token_ids"]
+
+        self.assertEqual(ids(0)[:2], [begin, end])
+        self.assertEqual(ids(3)[3], end)
+        # the first <think> is none of the three
+        self.assertEqual(ids(3, logit_bias={str(begin): 100})[:5], [begin] * 4 + [end])
+        bias = {"logit_bias": {str(calls): 100}}
+        self.assertEqual(ids(3, **bias)[:4], [calls, calls, calls, end])
+        free = {"type": "function", "function": {"name": "add"}}  # no grammar, which would want the tag
+        self.assertEqual(ids(3, tools=[free], **bias), [calls] * 12)
+
     def id_of(self, text):
         return self.server.post("/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"][0]
 
