@@ -201,10 +201,10 @@ uint32_t lane_fill_masks(const struct lane *l, const struct plan *plan, const st
     if (step->sampler.masks.n_bytes == 0) return 0;
     ASSERT(lane_has_part(step) && step->pass < STEP_PASS_N);
     void *host = step_runner_host(r, l->i);
-    if (step->pass != STEP_MODEL)
-        return drafter_fill_masks(&l->drafters[i_drafter], &r->layout, host);
-    uint32_t n_mask = sampler_fill_masks(&r->layout, plan, host);
-    ASSERT(n_mask <= step->sampler.n_row);
+    const uint32_t n_mask = step->pass == STEP_MODEL
+                                ? sampler_fill_masks(&r->layout, plan, host)
+                                : drafter_fill_masks(&l->drafters[i_drafter], &r->layout, host);
+    ASSERT(n_mask * r->layout.n_mask_word * sizeof(uint32_t) == step->sampler.masks.n_bytes);
     return n_mask;
 }
 
