@@ -25,12 +25,10 @@ struct pack4 pack4_of(const struct weight_form *f)
         break;
     default: return (struct pack4){0};
     }
-    if (block % PACK4_COLS == 0)
-        p.n_group = 1;
-    else if (block == 64 || block == 32 || (block == 16 && is_e2m1))
-        p.n_group = PACK4_COLS / block;
-    else
+    if (is_e2m1 ? block != (f->scale_type == DTYPE_U8 ? 32 : 16)
+                : block % PACK4_COLS && block != 64 && block != 32)
         return (struct pack4){0};
+    p.n_group = block % PACK4_COLS ? PACK4_COLS / block : 1;
     p.tile_bytes = pack4_zeros_at(&p) + (p.has_zero ? p.n_group * PACK4_ROWS : 0);
     return p;
 }
@@ -59,11 +57,70 @@ static void put_scale(const struct pack4 *p, const struct weight_source *s, floa
         memcpy(to, &half, sizeof half);
         break;
     case DTYPE_F8_E4M3:
-        *to = e4m3_from_f32(s->global_divides ? scale * s->global : scale / s->global);
+        *to = pack4_e4m3_scale(
+            e4m3_from_f32(s->global_divides ? scale * s->global : scale / s->global));
         break;
-    default: (void)frexpf(scale, &exponent); *to = (uint8_t)(exponent + 126);
+    default:
+        (void)frexpf(scale, &exponent);
+        *to = pack4_exponent_scale(isnan(scale) ? 255 : (uint32_t)(exponent + 126));
     }
 }
+
+/* ---- E2M1 ---- */
+
+enum { WIDE_COLS = 32 }; /* of two words */
+
+/* pack4_e2m1_bits of every code and place. */
+struct e2m1_places {
+    uint64_t bits[2][WIDE_COLS][16];
+};
+
+static void find_places(struct e2m1_places *p)
+{
+    for (uint32_t half = 0; half < 2; half++)
+        for (uint32_t col = 0; col < WIDE_COLS; col++)
+            for (uint32_t code = 0; code < 16; code++)
+                p->bits[half][col][code] = pack4_e2m1_bits(half * 8, col, code);
+}
+
+/* A group of a row: a scale of 0 makes codes of 0, and a sign goes to the codes. */
+static void pack_e2m1_group(const struct pack4 *p, const struct weight_source *s,
+                            const struct e2m1_places *places, float scale, const uint8_t *codes,
+                            uint32_t group, uint32_t row, uint8_t *tile)
+{
+    const uint32_t n = PACK4_COLS / p->n_group, flip = scale < 0 ? 8 : 0;
+    if (scale == 0) return;
+    put_scale(p, s, fabsf(scale), tile + PACK4_CODE_BYTES + pack4_scale_index(p, group, row));
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t col = group * n + i;
+        uint8_t *to = tile + pack4_e2m1_at(row, col, col % 8 / 2);
+        uint64_t words;
+        memcpy(&words, to, sizeof words);
+        words |= places->bits[row % 16 / 8][col % WIDE_COLS][codes[i] ^ flip];
+        memcpy(to, &words, sizeof words);
+    }
+}
+
+static void pack_e2m1_row(const struct pack4 *p, const struct tensor_view *v,
+                          const struct e2m1_places *places, uint32_t row, uint8_t *out)
+{
+    const struct weight_source *s = v->source;
+    const uint32_t group = PACK4_COLS / p->n_group;
+    uint8_t codes[PACK4_COLS / 4];
+    ASSERT(group <= sizeof codes);
+    for (uint32_t c = 0; c < v->n_col; c += group) {
+        const uint32_t n = v->n_col - c < group ? v->n_col - c : group;
+        const uint32_t from_row = v->source_row0 + row, from = v->source_col0 + c;
+        int zero;
+        memset(codes, 0, sizeof codes);
+        s->codes(s, from_row, from, n, codes);
+        pack_e2m1_group(p, s, places, s->scale(s, from_row, from / s->form.block_col, &zero), codes,
+                        c / group % p->n_group, row % PACK4_ROWS,
+                        out + (size_t)(c / PACK4_COLS) * p->tile_bytes);
+    }
+}
+
+/* ---- U4 ---- */
 
 static void pack_row(const struct pack4 *p, const struct tensor_view *v, uint32_t row,
                      uint32_t row_in_tile, uint8_t *out)
@@ -95,8 +152,14 @@ void pack4_rows(const struct pack4 *p, const struct tensor_view *v, uint32_t row
 {
     ASSERT(p->tile_bytes > 0 && v->source && row0 < v->n_row && row0 % PACK4_ROWS == 0);
     memset(out, 0, (size_t)((v->n_col + PACK4_COLS - 1) / PACK4_COLS) * p->tile_bytes);
-    for (uint32_t i = 0; i < PACK4_ROWS && row0 + i < v->n_row; i++)
-        pack_row(p, v, row0 + i, i, out);
+    const uint32_t n = v->n_row - row0 < PACK4_ROWS ? v->n_row - row0 : PACK4_ROWS;
+    if (!p->is_e2m1) {
+        for (uint32_t i = 0; i < n; i++) pack_row(p, v, row0 + i, i, out);
+        return;
+    }
+    struct e2m1_places places;
+    find_places(&places);
+    for (uint32_t i = 0; i < n; i++) pack_e2m1_row(p, v, &places, row0 + i, out);
 }
 
 bool backend_cuda_takes(const struct weight_form *f)

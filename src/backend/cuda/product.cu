@@ -188,6 +188,17 @@ static fathom_err product_u4(struct cuda_backend *c, const struct product_args &
                    : product_u4_small(c, a, tile, n_tile, what);
 }
 
+/* A product of E2M1. */
+static fathom_err product_e2m1(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                               uint32_t n_tile, const char *what)
+{
+    if (!c->sm90 || a.in_rows || a.k % PACK4_COLS) return product_bf16(c, a, tile, n_tile, what);
+    c->last.what = what;
+    c->last.grid = dim3(c->limits.n_sm, tile, n_tile);
+    return cuda_check(c, product_few_e2m1(a, tile, n_tile, c->limits, c->stream),
+                      "product_few_e2m1", what);
+}
+
 static fathom_err product_bf16_many(struct cuda_backend *c, const struct product_args &a,
                                     uint32_t n_tile, uint32_t n_matrix, const char *what)
 {
@@ -297,6 +308,10 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
         return product_codes(c, a, tile, ceil_div(n_token, tile), what);
     }
     if (in->h && cuda_wants_bf16(c, w)) {
+        if (w->pack.is_e2m1) {
+            const uint32_t tile = n_token > 32 ? (uint32_t)FEW_TILE_MAX : token_tile(n_token);
+            return product_e2m1(c, a, tile, ceil_div(n_token, tile), what);
+        }
         const bool many = n_token >= bf16_many_rows(w) && stride % 2 == 0;
         if (!many || !bf16_takes_many(c, w)) return product_bf16(c, a, 0, 0, what);
         return product_bf16_many(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), 1, what);
@@ -392,6 +407,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
         return product_codes(c, a, tile, c->map.max_task, what);
     }
     if (in->h && cuda_wants_bf16(c, &w->first)) {
+        if (a.pack.is_e2m1) return product_e2m1(c, a, c->map.tile, c->map.max_task, what);
         if (c->map.tile <= PRODUCT_BF16_TILE_MAX)
             return product_bf16(c, a, c->map.tile, c->map.max_task, what);
         return product_bf16_many(c, a, c->map.max_task, w->n, what);

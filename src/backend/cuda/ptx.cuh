@@ -63,6 +63,60 @@ static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b)
     return r;
 }
 
+/* The same by one half of b alone */
+static __device__ __forceinline__ uint32_t mul_bf16x2_low(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("{\n"
+        ".reg .b16 low, high;\n"
+        ".reg .b32 both;\n"
+        "mov.b32 {low, high}, %2;\n"
+        "mov.b32 both, {low, low};\n"
+        "fma.rn.bf16x2 %0, %1, both, %3;\n"
+        "}"
+        : "=r"(r)
+        : "r"(a), "r"(b), "r"(0x80008000));
+    return r;
+}
+
+static __device__ __forceinline__ uint32_t mul_bf16x2_high(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("{\n"
+        ".reg .b16 low, high;\n"
+        ".reg .b32 both;\n"
+        "mov.b32 {low, high}, %2;\n"
+        "mov.b32 both, {high, high};\n"
+        "fma.rn.bf16x2 %0, %1, both, %3;\n"
+        "}"
+        : "=r"(r)
+        : "r"(a), "r"(b), "r"(0x80008000));
+    return r;
+}
+
+/* Where `pick` has ones, bits of b; elsewhere those of a. */
+static __device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b, uint32_t pick)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xe4;" : "=r"(r) : "r"(b), "r"(a), "r"(pick));
+    return r;
+}
+
+/* v & mask | more */
+static __device__ __forceinline__ uint32_t and_or(uint32_t v, uint32_t mask, uint32_t more)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(v), "r"(mask), "r"(more));
+    return r;
+}
+
+static __device__ __forceinline__ uint32_t rotate_left(uint32_t v, uint32_t n)
+{
+    uint32_t r;
+    asm("shf.l.wrap.b32 %0, %1, %1, %2;" : "=r"(r) : "r"(v), "r"(n));
+    return r;
+}
+
 /* Byte i of the result is the byte of b:a that the lower three bits of nibble i of `pick` name;
  * with the fourth bit set, that byte's sign in all of its bits. */
 static __device__ __forceinline__ uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t pick)

@@ -26,7 +26,11 @@ static __device__ __forceinline__ float pack4_scale(const struct pack4 &p, const
     case DTYPE_F32: return ((const float *)at)[i];
     case DTYPE_F16: return f16_bits_to_float(((const uint16_t *)at)[i]);
     case DTYPE_BF16: return __uint_as_float((uint32_t)((const uint16_t *)at)[i] << 16);
-    case DTYPE_F8_E4M3: return e4m3_to_float(((const uint8_t *)at)[i]);
+    case DTYPE_F8_E4M3: {
+        const uint32_t e = ((const uint8_t *)at)[i]; /* its bias of 18 to a float's */
+        if (e == E2M1_SCALE_NAN) return __uint_as_float(0x7fc00000);
+        return __uint_as_float(e ? (e + ((127 - 18) << 3)) << 20 : 0);
+    }
     default: {
         const uint32_t e = ((const uint8_t *)at)[i]; /* 2^-127 is no normal number */
         return __uint_as_float(e ? e << 23 : 1u << 22);
@@ -47,6 +51,15 @@ static __device__ __forceinline__ float e2m1_to_float(uint32_t code)
     return code & 8 ? -v : v;
 }
 
+static __device__ __forceinline__ float e2m1_value_at(const char *tile, uint32_t row, uint32_t col)
+{
+    const uint64_t words = *(const uint64_t *)(tile + pack4_e2m1_at(row, col, col % 8 / 2));
+    uint32_t code = 0;
+    for (uint32_t i = 1; i < 16; i *= 2)
+        if (words & pack4_e2m1_bits(row % 16, col % 32, i)) code |= i;
+    return e2m1_to_float(code);
+}
+
 /* Element (row, col) of a packed matrix of n_k_line K lines; global: what its row's scales are
  * multiplied by besides, of E2M1. */
 static __device__ __forceinline__ float pack4_value(const struct pack4 &p, const char *data,
@@ -56,12 +69,12 @@ static __device__ __forceinline__ float pack4_value(const struct pack4 &p, const
     const uint32_t i_tile = row / PACK4_ROWS * n_k_line + col / PACK4_COLS;
     const char *tile = data + (size_t)i_tile * p.tile_bytes;
     const uint32_t r = row % PACK4_ROWS, c = col % PACK4_COLS;
+    const uint32_t i = pack4_scale_index(&p, c / (PACK4_COLS / p.n_group), r);
+    const float scale = pack4_scale(p, tile, i);
+    if (p.is_e2m1) return e2m1_value_at(tile, r, c) * (scale * global[row / PACK4_ROWS]);
     uint32_t shift;
     const uint32_t at = pack4_code_at(r, c, &shift);
     const uint32_t code = ((const uint8_t *)tile)[at] >> shift & 15;
-    const uint32_t i = c / (PACK4_COLS / p.n_group) * PACK4_ROWS + r;
-    const float scale = pack4_scale(p, tile, i);
-    if (p.is_e2m1) return e2m1_to_float(code) * (scale * global[row / PACK4_ROWS]);
     return ((float)code - pack4_zero(p, tile, i)) * scale;
 }
 

@@ -117,6 +117,7 @@ static __device__ uint16_t f16_bits(float v)
     return (uint16_t)(((u + 0xfffu + (u >> 13 & 1u)) >> 13) - (112u << 10));
 }
 
+/* That of scale `at`, and its zero. */
 static __device__ void store_made_scale(const struct made_pack &m, uint64_t bits, uint8_t *tile,
                                         uint32_t at)
 {
@@ -126,10 +127,48 @@ static __device__ void store_made_scale(const struct made_pack &m, uint64_t bits
     case DTYPE_F32: ((float *)to)[at] = f * m.global; break;
     case DTYPE_F16: ((uint16_t *)to)[at] = f16_bits(f * m.global); break; /* f has 9 bits */
     case DTYPE_BF16: ((bf16 *)to)[at] = float_to_bf16(to_bf16_and_back(f) * m.global); break;
-    case DTYPE_F8_E4M3: to[at] = float_to_e4m3(f); break;
-    default: to[at] = (uint8_t)(__float_as_uint(m.global) >> 23);
+    case DTYPE_F8_E4M3: to[at] = pack4_e4m3_scale(float_to_e4m3(f)); break;
+    default: to[at] = pack4_exponent_scale(__float_as_uint(m.global) >> 23);
     }
     if (m.pack.has_zero) tile[pack4_zeros_at(&m.pack) + at] = (uint8_t)(6 + (bits >> 8 & 3));
+}
+
+/* The 16 codes of a row from column `col` on, which is a multiple of 16. */
+static __device__ uint64_t made_codes(const struct made_pack &m, uint32_t row, uint32_t col)
+{
+    if (row >= m.n_row || col >= m.n_col) return 0;
+    return rng_mix(m.seed, m.row0 + row, (m.col0 + col) / MADE_CODES);
+}
+
+/* Codes of U4: 16 columns from `c` on of rows r and r + 8 of a tile, which begins at (row0, col0).
+ */
+static __device__ void make_u4(const struct made_pack &m, uint8_t *tile, uint32_t row0,
+                               uint32_t col0, uint32_t r, uint32_t c)
+{
+    const uint64_t low = made_codes(m, row0 + r, col0 + c);
+    const uint64_t high = made_codes(m, row0 + r + 8, col0 + c);
+    for (uint32_t i = 0; i < 16; i++) {
+        uint32_t shift;
+        const uint32_t at = pack4_code_at(r, c + i, &shift);
+        tile[at] = (uint8_t)((low >> 4 * i & 15) | (high >> 4 * i & 15) << 4);
+    }
+}
+
+/* Codes of E2M1: of 32 columns and the same rows those that two of the four lanes have who share
+ * them. */
+static __device__ void make_e2m1(const struct made_pack &m, uint8_t *tile, uint32_t row0,
+                                 uint32_t col0, uint32_t r, uint32_t c)
+{
+    const uint32_t first = c / 32 * 32;
+    for (uint32_t t = c % 32 / 8; t < c % 32 / 8 + 2; t++) {
+        uint64_t words = 0;
+        for (uint32_t i = 0; i < 16; i++) {
+            const uint32_t row = r + i / 8 * 8, col = i % 8 / 2 * 8 + 2 * t + i % 2;
+            const uint64_t codes = made_codes(m, row0 + row, col0 + first + col / 16 * 16);
+            words |= pack4_e2m1_bits(row % 16, col, codes >> col % 16 * 4 & 15);
+        }
+        *(uint64_t *)(tile + pack4_e2m1_at(r, first, t)) = words;
+    }
 }
 
 /* A block makes tiles one after the other: a thread 16 columns of rows g and g + 8. */
@@ -142,26 +181,18 @@ __global__ void generate_packed_kernel(uint8_t *tiles, uint32_t n_tile, const st
     const uint32_t r = threadIdx.x / (WORDS * GROUP_ROWS) * 16 + g;
     kernel_begin();
     for (uint32_t i = blockIdx.x; i < n_tile; i += gridDim.x) {
-        const uint32_t row = i / n_k_line * PACK4_ROWS + r, col = i % n_k_line * PACK4_COLS;
+        const uint32_t row0 = i / n_k_line * PACK4_ROWS, col = i % n_k_line * PACK4_COLS;
         uint8_t *tile = tiles + (size_t)i * m.pack.tile_bytes;
-        uint64_t bits[2] = {};
-        for (uint32_t h = 0; h < 2; h++) {
-            if (row + GROUP_ROWS * h < m.n_row && col + word * 16 < m.n_col) {
-                bits[h] = rng_mix(m.seed, m.row0 + row + GROUP_ROWS * h,
-                                  (m.col0 + col) / MADE_CODES + word);
-            }
-        }
-        for (uint32_t c = 0; c < 16; c++) {
-            uint32_t shift;
-            const uint32_t at = pack4_code_at(r, word * 16 + c, &shift);
-            tile[at] = (uint8_t)((bits[0] >> 4 * c & 15) | (bits[1] >> 4 * c & 15) << 4);
-        }
+        if (m.pack.is_e2m1)
+            make_e2m1(m, tile, row0, col, r, word * 16);
+        else
+            make_u4(m, tile, row0, col, r, word * 16);
         for (uint32_t at = threadIdx.x; at < m.pack.n_group * PACK4_ROWS; at += THREADS) {
-            const uint32_t tile_row = i / n_k_line * PACK4_ROWS + at % PACK4_ROWS;
-            const uint32_t c = col + at / PACK4_ROWS * group;
-            if (tile_row >= m.n_row || c >= m.n_col) continue;
+            const uint32_t row = row0 + at % PACK4_ROWS, c = col + at / PACK4_ROWS * group;
+            if (row >= m.n_row || c >= m.n_col) continue;
             const uint32_t block = m.block_col ? (m.col0 + c) / m.block_col : 0;
-            store_made_scale(m, rng_mix(~m.seed, m.row0 + tile_row, block), tile, at);
+            store_made_scale(m, rng_mix(~m.seed, m.row0 + row, block), tile,
+                             pack4_scale_index(&m.pack, at / PACK4_ROWS, at % PACK4_ROWS));
         }
     }
 }

@@ -11,15 +11,14 @@
  *           AHEAD K lines of weights on their way to registers; tokens stand in shared memory,
  *           where all warps read them, so that weights are read once for up to 64 tokens
  *
- * E2M1 has the wide one for any number of outputs, and K in one part: a code times its group's
- * scale has six bits, so that it is a BF16 weight exactly; what all scales are multiplied by
- * besides comes to the sum.
+ * E2M1 has the wide one for any number of outputs, with the parts of sm90/product_few.cu and its
+ * bits: a code times its group's scale has six bits, so it is a BF16 weight exactly (e2m1.cuh).
  *
  * Weights do not change: the first K lines of a plain product are requested before the wait. */
+#include "backend/cuda/e2m1.cuh"
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
-#include "backend/cuda/unpack4.cuh"
 
 enum { WARPS = 8, THREADS = WARPS * WARP, AHEAD = 4, PITCH = 17, TILE = 16 };
 enum { STEP_BYTES = 32, K_LINE_STEPS = K_LINE_BYTES / STEP_BYTES }; /* of one product */
@@ -237,6 +236,7 @@ static __device__ __forceinline__ void copy_tokens(const struct product_args &a,
  * of 64 values at a time. */
 struct stored_bf16 {
     typedef struct k_line line;
+    enum { HAS_PARTS = 0 };
     struct weight_rows rows;
 
     __device__ __forceinline__ stored_bf16(const struct product_args &a,
@@ -255,10 +255,12 @@ struct stored_bf16 {
         return steps_of(l);
     }
 
-    /* Where the four values of a product's 16 that are this lane's begin, in bytes of inputs. */
-    static __device__ __forceinline__ uint32_t place(void)
+    /* The four values of a product's 16 that are this lane's, of a token's K line. */
+    static __device__ __forceinline__ uint2 inputs(const char *tokens, uint32_t token,
+                                                   uint32_t step)
     {
-        return step_place();
+        const char *from = tokens + step_place() % 16;
+        return *(const uint2 *)(from + place(token, 2 * step + step_place() / 16));
     }
 
     /* An output of this sum. */
@@ -271,102 +273,85 @@ struct stored_bf16 {
     }
 };
 
-struct packed_e2m1 {
-    /* Four words, of 16 columns each as a product takes them; lane t's are scales of columns 16 t
-     * on. */
+/* G scales in 128 columns */
+template <int G> struct packed_e2m1 {
+    enum { HAS_PARTS = 1, SCALE_WORDS = G / 4 };
     struct line {
         uint4 codes;
-        uint8_t scale[2];
+        uint32_t scales[SCALE_WORDS];
     };
     const char *codes, *scales; /* of the first tile */
-    uint32_t tile_bytes, n_group;
-    bool is_e4m3; /* the scales; else exponents */
-    /* 0 0.5 1 1.5 as bf16, their lower and upper bytes, and signs */
-    uint32_t lower, upper, signs;
-
-    /* v, from another lane: known, it would be put into a register anew beside every use */
-    static __device__ __forceinline__ uint32_t unknown(uint32_t v)
-    {
-        return shfl(threadIdx.x % WARP == 0 ? v : 0, 0);
-    }
+    uint32_t tile_bytes;
 
     __device__ __forceinline__ packed_e2m1(const struct product_args &a,
                                            const struct product_rows &p, uint32_t n0)
-        : tile_bytes(a.pack.tile_bytes), n_group(a.pack.n_group),
-          is_e4m3(a.pack.scale_type == DTYPE_F8_E4M3), lower(unknown(0xc0800000)),
-          upper(unknown(0x3f3f3f00)), signs(unknown(0x80808080))
+        : tile_bytes(a.pack.tile_bytes)
     {
         const uint32_t lane = threadIdx.x % WARP, warp = n0 % PACK4_ROWS / TILE;
         const size_t row = min(n0, a.n - 1) / PACK4_ROWS; /* of tiles */
         const char *tile = p.w + row * ceil_div(a.k, PACK4_COLS) * tile_bytes;
         codes = tile + warp * PACK4_CODE_BYTES / 4 + lane * 16;
-        scales = tile + PACK4_CODE_BYTES + warp * TILE + lane / 4;
+        scales = tile + PACK4_CODE_BYTES + (warp * TILE + lane / 4 * 2) * G;
     }
 
     __device__ __forceinline__ void load(line &l, uint32_t k_line) const
     {
         const size_t tile = (size_t)(k_line / 2) * tile_bytes;
-        const uint32_t half = k_line % 2, step = half * K_LINE_STEPS + threadIdx.x % 4;
-        const char *scale = scales + tile + step * n_group / (2 * K_LINE_STEPS) * PACK4_ROWS;
-        l.codes = load_stream(codes + tile + half * PACK4_CODE_BYTES / 8);
-        l.scale[0] = *(const uint8_t *)scale;
-        l.scale[1] = *(const uint8_t *)(scale + 8);
-    }
-
-    /* bf16, exactly */
-    __device__ __forceinline__ uint32_t scale_bits(uint8_t scale) const
-    {
-        if (is_e4m3) return __float_as_uint(e4m3_to_float(scale)) >> 16;
-        return scale ? (uint32_t)scale << 7 : 0x40; /* 2^-127 is no normal number */
-    }
-
-    /* The two codes that the four nibbles of `v` have of each row, of g and g + 8 by turns. */
-    __device__ __forceinline__ void decode(uint32_t v, uint32_t &row, uint32_t &row_8) const
-    {
-        const uint32_t codes = v & 0x7777; /* 2 3 4 6 are the others */
-        const uint32_t lo = permute_bytes(lower, 0xc0804000, codes);
-        const uint32_t hi = permute_bytes(upper, 0x40404040, codes) |
-                            (permute_bytes(signs, signs, v) << 7 & 0x80808080);
-        row = permute_bytes(lo, hi, 0x6240);
-        row_8 = permute_bytes(lo, hi, 0x7351);
+        l.codes = load_stream(codes + tile + k_line % 2 * PACK4_CODE_BYTES / 8);
+#pragma unroll
+        for (uint32_t i = 0; i < SCALE_WORDS; i++)
+            l.scales[i] = ((const uint32_t *)(scales + tile))[k_line % 2 * SCALE_WORDS + i];
     }
 
     __device__ __forceinline__ struct k_steps steps(const line &l) const
     {
-        const uint32_t own = scale_bits(l.scale[0]) | scale_bits(l.scale[1]) << 16;
         const uint32_t words[K_LINE_STEPS] = {l.codes.x, l.codes.y, l.codes.z, l.codes.w};
         struct k_steps s;
 #pragma unroll
-        for (uint32_t j = 0; j < K_LINE_STEPS; j++) {
-            const uint32_t both = shfl(own, (int)(threadIdx.x % WARP / 4 * 4 + j));
-            const uint32_t scale[2] = {permute_bytes(both, both, 0x1010),
-                                       permute_bytes(both, both, 0x3232)};
-            decode(words[j], s.v[0][j].x, s.v[1][j].x);
-            decode(words[j] >> 16, s.v[0][j].y, s.v[1][j].y);
+        for (uint32_t j = 0; j < K_LINE_STEPS; j += 2) {
+            struct e2m1_step of[2];
+            e2m1_weights<G>(words[j], words[j + 1], l.scales[j / 2 % SCALE_WORDS], j / 2, of);
 #pragma unroll
-            for (int r = 0; r < 2; r++) {
-                s.v[r][j].x = mul_bf16x2(s.v[r][j].x, scale[r]);
-                s.v[r][j].y = mul_bf16x2(s.v[r][j].y, scale[r]);
+            for (uint32_t i = 0; i < 2; i++) {
+                s.v[0][j + i] = make_uint2(of[i].v[0], of[i].v[2]);
+                s.v[1][j + i] = make_uint2(of[i].v[1], of[i].v[3]);
             }
         }
         return s;
     }
 
-    static __device__ __forceinline__ uint32_t place(void)
+    static __device__ __forceinline__ uint2 inputs(const char *tokens, uint32_t token,
+                                                   uint32_t step)
     {
-        return threadIdx.x % 4 * 8;
+        const char *from = tokens + threadIdx.x % 4 * 4;
+        return make_uint2(*(const uint32_t *)(from + place(token, 2 * step)),
+                          *(const uint32_t *)(from + place(token, 2 * step + 1)));
     }
 
     __device__ __forceinline__ float output(float sum, const struct product_rows &p,
                                             uint32_t n) const
     {
-        return sum * p.w_scale[n / PACK4_ROWS];
+        return sum * (p.w_scale[n / PACK4_ROWS] * e2m1_factor<G>());
     }
 };
 
+/* total += a part's sum, which begins again */
+template <int NT>
+static __device__ __forceinline__ void end_part(float (&total)[NT][4], float (&acc)[NT][4])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < NT; i++) {
+#pragma unroll
+        for (uint32_t k = 0; k < 4; k++) {
+            total[i][k] += acc[i][k];
+            acc[i][k] = 0.0f;
+        }
+    }
+}
+
 template <int NT, class W>
 __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
-    product_bf16_wide_kernel(const struct product_args a)
+    product_bf16_wide_kernel(const struct product_args a, uint32_t part_lines)
 {
     SHARED_DYNAMIC(float, shared);
     enum { K_LINE_AREA = NT * 8 * K_LINE_BYTES, STAGE = AHEAD * K_LINE_AREA };
@@ -374,7 +359,8 @@ __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
     const uint32_t n0 = blockIdx.x * WIDE_ROWS + warp * TILE, n_k_line = a.k / 64;
     const uint32_t stages = smem_address(shared);
     typename W::line l[AHEAD];
-    float acc[NT][4] = {};
+    float acc[NT][4] = {}, total[NT][4] = {};
+    uint32_t part_end = part_lines;
     dependency_release();
     if (a.tasks) dependency_wait();
     const struct product_rows p = product_rows_of(a, (int)blockIdx.y, NT * 8);
@@ -392,7 +378,7 @@ __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
         cp_async_wait<1>();
         __syncthreads(); /* this step's tokens are there; those of the one before are done with */
         copy_tokens<NT>(a, stages + (step + 2) % STAGES * STAGE, x, b + 2 * AHEAD);
-        const char *from = (const char *)shared + step % STAGES * STAGE + W::place() % 16;
+        const char *from = (const char *)shared + step % STAGES * STAGE;
 #pragma unroll
         for (uint32_t u = 0; u < AHEAD; u++, from += K_LINE_AREA) {
             if (b + u >= n_k_line) break;
@@ -400,12 +386,14 @@ __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
 #pragma unroll
             for (uint32_t j = 0; j < K_LINE_STEPS; j++) {
 #pragma unroll
-                for (uint32_t i = 0; i < NT; i++) {
-                    multiply(acc[i], s, (int)j,
-                             *(const uint2 *)(from + place(i * 8 + g, 2 * j + W::place() / 16)));
-                }
+                for (uint32_t i = 0; i < NT; i++)
+                    multiply(acc[i], s, (int)j, W::inputs(from, i * 8 + g, j));
             }
             w.load(l[u], min(b + u + AHEAD, n_k_line - 1));
+            if (W::HAS_PARTS && b + u + 1 == part_end) {
+                end_part(total, acc);
+                part_end += part_lines;
+            }
         }
     }
 #pragma unroll
@@ -415,7 +403,8 @@ __global__ void __launch_bounds__(THREADS, NT == 1 ? 2 : 1)
             const uint32_t n = n0 + g + k / 2 * 8;
             const int row = (int)(i * 8 + 2 * t + k % 2);
             if (n < a.n && row < p.n)
-                a.out[(size_t)out_row(p, row) * a.out_stride + n] = w.output(acc[i][k], p, n);
+                a.out[(size_t)out_row(p, row) * a.out_stride + n] =
+                    w.output(W::HAS_PARTS ? total[i][k] : acc[i][k], p, n);
         }
     }
 }
@@ -426,7 +415,10 @@ static fathom_err launch_wide(struct cuda_backend *c, const struct product_args 
 {
     const dim3 grid(ceil_div(a.n, WIDE_ROWS), n_tile);
     const size_t bytes = (size_t)STAGES * AHEAD * NT * 8 * K_LINE_BYTES;
-    return cuda_launch(c, what, product_bf16_wide_kernel<NT, W>, grid, THREADS, bytes, a);
+    const uint32_t n_line = ceil_div(a.k, PACK4_COLS);
+    const uint32_t n_part = W::HAS_PARTS ? fp8_k_part_count(a.n, n_line, a.tasks != NULL) : 1;
+    return cuda_launch(c, what, product_bf16_wide_kernel<NT, W>, grid, THREADS, bytes, a,
+                       n_part > 1 ? a.k / 64 / n_part : a.k / 64);
 }
 
 /* Tiles of at most `tile` rows, n_tile of them at most. */
@@ -442,6 +434,15 @@ static fathom_err launch_tiles(struct cuda_backend *c, const struct product_args
                       : launch_wide<8, W>(c, a, n_tile, what);
 }
 
+template <int G>
+static fathom_err launch_packed(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
+                                uint32_t n_tile, const char *what)
+{
+    if (a.tasks) return launch_tiles<packed_e2m1<G>>(c, a, tile, n_tile, what);
+    tile = min(a.n_token, (uint32_t)PRODUCT_BF16_TILE_MAX);
+    return launch_tiles<packed_e2m1<G>>(c, a, tile, ceil_div(a.n_token, tile), what);
+}
+
 /* Needs k a multiple of 64; plain rows, or those that in_rows lists; or tasks. */
 fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                         uint32_t n_tile, const char *what)
@@ -451,9 +452,8 @@ fathom_err product_bf16(struct cuda_backend *c, const struct product_args &a, ui
     const uint32_t n = a.n_token;
     if (a.pack.tile_bytes) {
         ASSERT(a.pack.is_e2m1 && a.w_scale);
-        if (a.tasks) return launch_tiles<packed_e2m1>(c, a, tile, n_tile, what);
-        tile = n < PRODUCT_BF16_TILE_MAX ? n : (uint32_t)PRODUCT_BF16_TILE_MAX;
-        return launch_tiles<packed_e2m1>(c, a, tile, ceil_div(n, tile), what);
+        return a.pack.n_group == 8 ? launch_packed<8>(c, a, tile, n_tile, what)
+                                   : launch_packed<4>(c, a, tile, n_tile, what);
     }
     if (a.tasks) return launch_tiles<stored_bf16>(c, a, tile, n_tile, what);
     if (bf16_k_part_count(a.n, a.k / 64, false) == 1) {
@@ -470,6 +470,7 @@ fathom_err product_bf16_init(struct cuda_backend *c)
     enum { LARGEST = STAGES * AHEAD * 64 * K_LINE_BYTES };
     static_assert(LARGEST <= shared_limit(true), "shared memory of a block");
     CU_TRY(c, gpu_raise_shared(product_bf16_wide_kernel<8, stored_bf16>, LARGEST), "create");
-    CU_TRY(c, gpu_raise_shared(product_bf16_wide_kernel<8, packed_e2m1>, LARGEST), "create");
+    CU_TRY(c, gpu_raise_shared(product_bf16_wide_kernel<8, packed_e2m1<8>>, LARGEST), "create");
+    CU_TRY(c, gpu_raise_shared(product_bf16_wide_kernel<8, packed_e2m1<4>>, LARGEST), "create");
     return FATHOM_OK;
 }

@@ -1,4 +1,4 @@
-/* product_few.cuh - matrix product of codes for few rows on sm_90a */
+/* product_few.cuh - matrix product of codes for few rows on sm_90a, and of E2M1 */
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_CUH
 
@@ -29,6 +29,13 @@ gpu_error product_few(const struct product_args &a, uint32_t tile, uint32_t n_ti
 gpu_error product_few_u4_init(void);
 gpu_error product_few_u4(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                          const struct sm90_limits &limits, gpu_stream stream);
+
+/* product_few_e2m1 - product_few for a.pack of E2M1 and inputs a.h; of any number of tiles of up to
+ *          64 rows, with the bits of product_bf16
+ * product_few_e2m1_init - product_few_init's part for it */
+gpu_error product_few_e2m1_init(void);
+gpu_error product_few_e2m1(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                           const struct sm90_limits &limits, gpu_stream stream);
 
 /* product_few_int8 - product_few for int8
  * product_few_int8_init - product_few_init's part for it */

@@ -1,6 +1,6 @@
 /* product_few_kernel.cuh - matrix product of weights that stream once through a ring, past few rows
  * or, of packed U4 weights, any number of rows: its kernels, which product_few.cu has for FP8
- * weights, product_few_int8.cu for int8 and product_few_u4.cu for U4
+ * weights, product_few_int8.cu for int8, product_few_u4.cu for U4 and product_few_e2m1.cu for E2M1
  *
  * Weights are the 64-row operand of the warpgroup products, rows of input the N columns. A block
  * makes tiles of 64 outputs, for one part of K (k_parts.h) or for all: its last warp fills a ring
@@ -13,7 +13,8 @@
  * U4 weights (G groups of a K line have scales of their own; G is none for others) come to the
  * tensor cores from registers, as u4.cuh makes their codes, of experts as they are stored. A stage
  * has scales and zeros behind its codes, and of experts the scales and sums of inputs. Int8 with
- * scales of rows is summed over all of K in integers.
+ * scales of rows is summed over all of K in integers. E2M1 is made bf16 in registers (e2m1.cuh) and
+ * multiplied with inputs of bf16; the tensor cores sum all of a part of K.
  *
  * The sums of item i are in parts[i % 2], and their bytes count at ready[i % 2]. A block sends sums
  * of item i + 1 after its warps have read those of i, which they say at `read`; so whoever has got
@@ -110,12 +111,13 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2], const 
     }
 }
 
-/* What a lane has of a line of U4 weights: its words, where its rows are among scales, and where
- * those of its columns begin. And the inputs of stage 0 as an operand, which changes in its lower
- * half from stage to stage. */
+/* What a lane has of a line of packed weights: its words, where its rows are among scales, or where
+ * scales of E2M1 begin, and where those of its columns begin. And the inputs of stage 0 as an
+ * operand, which changes in its lower half from stage to stage. */
 struct u4_lane {
     uint32_t words;
     uint32_t row;
+    uint32_t scales;
     uint32_t pair;
     uint64_t in;
 };
@@ -125,8 +127,9 @@ static __device__ __forceinline__ struct u4_lane u4_lane_of(const struct few_wor
                                                             const struct few_block<N, G> &b)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const struct u4_lane l = {warp * 1024 + lane * 16, warp * 16 + lane / 4, lane % 4 * 2,
-                              wgmma_operand(smem_address(inputs_at(w, b, 0)))};
+    const struct u4_lane l = {warp * 1024 + lane * 16, warp * 16 + lane / 4,
+                              PACK4_CODE_BYTES + (warp * 8 + lane / 4) * 2 * groups_of<G>(),
+                              lane % 4 * 2, wgmma_operand(smem_address(inputs_at(w, b, 0)))};
     return l;
 }
 
@@ -251,6 +254,40 @@ add_stored_line(float (&k_part)[N / 2], const struct few_work &w, const struct f
     }
 }
 
+/* sum += a K line of E2M1 */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void add_e2m1_line(float (&sum)[N / 2], const struct few_work &w,
+                                                     const struct few_block<N, G> &b,
+                                                     uint32_t stage, const struct u4_lane &lane)
+{
+    enum {
+        STEPS = PACK4_COLS / 16,
+        HALF = N * K_LINE_BYTES / PIECE_BYTES,
+        WORDS = G == FEW_NVFP4 ? 4 : 2
+    };
+    const char *tile = (const char *)weights_at(w, b, stage);
+    const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
+    const uint4 lo = *(const uint4 *)(tile + lane.words);
+    const uint4 hi = *(const uint4 *)(tile + lane.words + 512);
+    const uint32_t words[STEPS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    uint32_t scales[WORDS];
+    e2m1_load_scales(tile + lane.scales, scales);
+    struct e2m1_step a[STEPS / 2][2];
+#pragma unroll
+    for (uint32_t i = 0; i < STEPS / 2; i++) {
+        e2m1_weights<groups_of<G>()>(words[2 * i], words[2 * i + 1], scales[i * WORDS / 4], i,
+                                     a[i]);
+    }
+    if (MAPPED) async_proxy_fence();
+    wgmma_fence();
+#pragma unroll
+    for (uint32_t i = 0; i < STEPS; i++)
+        wgmma_bf16_add(sum, a[i / 2][i % 2].v, in + (i / 4 * HALF + i % 4 * 2));
+    wgmma_commit();
+    wgmma_wait(sum);
+    release(b, stage);
+}
+
 /* ---- U4 weights that are turned ahead ---- */
 
 /* Those of plain products come before the inputs do. */
@@ -334,7 +371,9 @@ static __device__ __forceinline__ void
     for (int j = 0; j < N / 2; j++) k_part[j] = 0;
     for (uint32_t k_line = 0; k_line < w.k_part_lines; k_line++, advance(at, w.n_stage)) {
         wait_phase(&b.s->full[at.stage], at.parity);
-        if constexpr (G <= 0) {
+        if constexpr (is_e2m1<G>()) {
+            add_e2m1_line<N, MAPPED, G>(k_part, w, b, at.stage, lane);
+        } else if constexpr (G <= 0) {
             add_k_line<N, MAPPED, G>(k_part, w, b, at.stage);
         } else if constexpr (MAPPED) {
             add_stored_line<N, G>(k_part, w, b, at.stage, lane);
@@ -363,8 +402,9 @@ static __device__ __forceinline__ void
     }
 }
 
-/* FEW_INT8_ROW: scales of the inputs of rows 8 j + 2 t and the next, and of a lane's two outputs. A
- * tile of a short K is over before they are there, so they are requested ahead of its sums. */
+/* FEW_INT8_ROW: scales of the inputs of rows 8 j + 2 t and the next, and of a lane's two outputs;
+ * E2M1: of its tile. A tile of a short K is over before they are there, so they are requested ahead
+ * of its sums. */
 template <int N> struct few_scales {
     float2 in[N / 8];
     float out[2];
@@ -384,7 +424,9 @@ template <int G>
 static __device__ __forceinline__ float
 column_scale(const struct few_work &w, const struct product_rows &rows, uint32_t column)
 {
-    return G == FEW_INT8_ROW ? rows.row_scale[min(column, w.a.n - 1)] : 0.0f;
+    const uint32_t n = min(column, w.a.n - 1);
+    if (is_e2m1<G>()) return rows.w_scale[n / PACK4_ROWS] * e2m1_factor<groups_of<G>()>();
+    return G == FEW_INT8_ROW ? rows.row_scale[n] : 0.0f;
 }
 
 /* The first of a lane's outputs of a tile; the second is 8 on. */
@@ -394,12 +436,14 @@ static __device__ __forceinline__ uint32_t lane_column(uint32_t column0)
 }
 
 /* An output of a sum of values, of codes */
+template <int G>
 static __device__ __forceinline__ float finished(const struct product_rows &rows, uint32_t column,
-                                                 float sum, float, float)
+                                                 float sum, float, float out_scale)
 {
-    return row_scaled(rows, column, sum);
+    return is_e2m1<G>() ? sum * out_scale : row_scaled(rows, column, sum);
 }
 
+template <int G>
 static __device__ __forceinline__ float finished(const struct product_rows &, uint32_t, int sum,
                                                  float in_scale, float out_scale)
 {
@@ -429,14 +473,14 @@ outputs_keep(struct few_outputs<N> &o, const struct few_work &w, const struct pr
 }
 
 /* Output `column` of two rows. */
-template <typename SUM>
+template <int G, typename SUM>
 static __device__ __forceinline__ void
 store_pair(const struct few_work &w, const struct product_rows &rows, float *to0, float *to1,
            uint32_t column, SUM sum0, SUM sum1, const float2 &in_scale, float out_scale)
 {
     if (column >= w.a.n) return;
-    const float x = finished(rows, column, sum0, in_scale.x, out_scale);
-    const float y = finished(rows, column, sum1, in_scale.y, out_scale);
+    const float x = finished<G>(rows, column, sum0, in_scale.x, out_scale);
+    const float y = finished<G>(rows, column, sum1, in_scale.y, out_scale);
     if (to0) to0[column] = x;
     if (to1) to1[column] = y;
 }
@@ -471,7 +515,7 @@ static __device__ __forceinline__ void send_k_part(const struct few_work &w,
 template <int N, int G>
 static __device__ __forceinline__ void
 add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t part,
-            uint32_t parity, const struct product_rows &rows, uint32_t column0)
+            uint32_t parity, const struct product_rows &rows, uint32_t column0, float tile_scale)
 {
     const uint32_t lane = threadIdx.x % WARP, mine = UNITS / w.cluster_size, pairs = mine * (N / 8);
     wait_phase<true>(&b.s->ready[part], parity);
@@ -480,7 +524,7 @@ add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t 
         const uint32_t unit = b.cluster_rank * mine + i / (N / 8);
         const uint32_t column = column0 + unit * 8 + lane / 4;
         const float2 in_scale = pair_scales<G>(w, rows, (int)(i % (N / 8)));
-        const float out_scale = column_scale<G>(w, rows, column);
+        const float out_scale = is_e2m1<G>() ? tile_scale : column_scale<G>(w, rows, column);
         typename few_sum<G>::type x = 0, y = 0;
         for (uint32_t k_part = 0; k_part < w.cluster_size; k_part++) {
             const float2 v = from[k_part * pairs * WARP];
@@ -488,8 +532,8 @@ add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t 
             add_bits(y, v.y);
         }
         const int row = 8 * (int)(i % (N / 8)) + 2 * ((int)lane % 4);
-        store_pair(w, rows, outputs_of(w, rows, row), outputs_of(w, rows, row + 1), column, x, y,
-                   in_scale, out_scale);
+        store_pair<G>(w, rows, outputs_of(w, rows, row), outputs_of(w, rows, row + 1), column, x, y,
+                      in_scale, out_scale);
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(smem_address(&b.s->read));
@@ -507,9 +551,9 @@ store_tile(const struct few_work &w, const struct product_rows &rows,
         const int row = 8 * j + 2 * ((int)threadIdx.x % 4);
         float *to0 = few_outputs<N>::KEPT ? o.row[0] : outputs_of(w, rows, row);
         float *to1 = few_outputs<N>::KEPT ? o.row[1] : outputs_of(w, rows, row + 1);
-        store_pair(w, rows, to0, to1, column, sum[4 * j], sum[4 * j + 1], s.in[j], s.out[0]);
-        store_pair(w, rows, to0, to1, column + 8, sum[4 * j + 2], sum[4 * j + 3], s.in[j],
-                   s.out[1]);
+        store_pair<G>(w, rows, to0, to1, column, sum[4 * j], sum[4 * j + 1], s.in[j], s.out[0]);
+        store_pair<G>(w, rows, to0, to1, column + 8, sum[4 * j + 2], sum[4 * j + 3], s.in[j],
+                      s.out[1]);
     }
 }
 
@@ -524,7 +568,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
     for (uint32_t i = blockIdx.x / w.cluster_size; i < n_run; i += step) {
         const struct few_run r = run_at<MAPPED>(w, i);
         struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
-        if (G > 0) rows.row_scale = NULL; /* U4 weights have none, and tiles may be short */
+        if (is_packed<G>()) rows.row_scale = NULL; /* they have none, and tiles may be short */
         struct few_scales<N> scales;
         struct few_outputs<N> outputs;
         if (!SPLIT) outputs_keep(outputs, w, rows);
@@ -533,6 +577,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
         for (uint32_t col = r.col; col < r.col_end; col++, n_item++) {
             typename few_sum<G>::type sum[N / 2];
             if constexpr (SPLIT) {
+                const float scale = is_e2m1<G>() ? column_scale<G>(w, rows, col * BM) : 0.0f;
                 if (threadIdx.x == 0) {
                     mbarrier_arrive_expect(smem_address(&b.s->ready[n_item % 2]),
                                            sizeof(struct few_parts<N>));
@@ -547,7 +592,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                 }
                 if (n_item) wait_phase(&b.s->read, (n_item - 1) % 2);
                 send_k_part<N, G>(w, b, n_item % 2, sum);
-                add_k_parts<N, G>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM);
+                add_k_parts<N, G>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM, scale);
             } else {
                 scales.out[0] = column_scale<G>(w, rows, lane_column(col * BM));
                 scales.out[1] = column_scale<G>(w, rows, lane_column(col * BM) + 8);
@@ -562,6 +607,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
  * all parts, total take N / 2 a thread each. */
 template <int N, bool SPLIT, int G> constexpr uint32_t blocks_max(void)
 {
+    if (is_e2m1<G>()) return (N <= 16 ? 4 : N == 32 ? 3 : 2) + SPLIT; /* weights of a K line */
     if (G > 0 && N == 8) return SPLIT ? 6 : 4; /* codes of weights; rings hold no more blocks */
     if (G > 0 && N == 16) return SPLIT ? 5 : 4;
     if (G > 0 && N == 32) return 3;

@@ -22,7 +22,7 @@ static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage, bool turns)
     f.n_stage = n_stage;
     f.turns = turns;
     f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
-                          n_stage * (weight_bytes<N, G>(turns) + N * K_LINE_BYTES));
+                          n_stage * (weight_bytes<N, G>(turns) + N * input_bytes<G>()));
     ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
     f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
                    n_part ? blocks_max<N, true, G>() : blocks_max<N, false, G>());
@@ -113,17 +113,21 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     if (!f.n_byte) {
         f = walking_shape<N, G>(w.cluster_size);
         for (uint32_t i = 0; i < FEW_K_PARTS; i++) {
-            const uint32_t most = G > 0 && i == 0 ? limits.n_sm * f.per_sm : limits.few[i_tile][i];
+            const uint32_t most =
+                is_packed<G>() && i == 0 ? limits.n_sm * f.per_sm : limits.few[i_tile][i];
             if (w.cluster_size == 1u << i) n_run = min(n_run, most);
         }
     }
     w.n_stage = f.n_stage;
-    w.stage_bytes = weight_bytes<N, G>(f.turns) + N * K_LINE_BYTES;
+    w.stage_bytes = weight_bytes<N, G>(f.turns) + N * input_bytes<G>();
     w.in_at = weight_bytes<N, G>(f.turns);
     w.turns = f.turns;
     w.n_part = f.n_part;
     if (!MAPPED) {
-        cudaError_t e = make_map(&w.in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, N);
+        const void *in = is_e2m1<G>() ? (const void *)a.h : a.q;
+        const uint32_t row_bytes = w.n_k_line * input_bytes<G>();
+        cudaError_t e =
+            make_map(&w.in_map, in, row_bytes, a.n_token, 1, (size_t)row_bytes * a.n_token, N);
         if (e != cudaSuccess) return e;
     }
     struct few_launch l;

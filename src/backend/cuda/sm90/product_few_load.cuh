@@ -11,6 +11,7 @@
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_LOAD_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_LOAD_CUH
 
+#include "backend/cuda/e2m1.cuh"
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/stage.cuh"
 #include "backend/cuda/sm90/u4.cuh"
@@ -36,8 +37,31 @@ static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile h
 static_assert(SPLIT_STAGES_MIN <= ALONE_STAGES_MIN && ALONE_STAGES_MIN <= STAGES_MAX, "rings");
 static_assert(1u << (FEW_K_PARTS - 1) == UNITS, "clusters of 1, 2, 4, 8 blocks");
 
-/* What weights are, in the place of a number of groups. */
-enum { FEW_FP8 = 0, FEW_INT8 = -1, FEW_INT8_ROW = -2 };
+/* What weights are, in the place of a number of groups of U4; E2M1 by its scales. */
+enum { FEW_FP8 = 0, FEW_INT8 = -1, FEW_INT8_ROW = -2, FEW_NVFP4 = -3, FEW_MXFP4 = -4 };
+
+template <int G> static __host__ __device__ constexpr bool is_e2m1(void)
+{
+    return G == FEW_NVFP4 || G == FEW_MXFP4;
+}
+
+template <int G> static __host__ __device__ constexpr bool is_packed(void)
+{
+    return G > 0 || is_e2m1<G>();
+}
+
+/* Scales of a row of a packed tile. */
+template <int G> static __host__ __device__ constexpr uint32_t groups_of(void)
+{
+    return G > 0 ? (uint32_t)G : G == FEW_NVFP4 ? 8 : 4;
+}
+
+/* Bytes of a row of inputs that belong to a K line of weights: codes, or 128 values of bf16 in two
+ * operands, one behind the other. */
+template <int G> static __host__ __device__ constexpr uint32_t input_bytes(void)
+{
+    return is_e2m1<G>() ? 2 * K_LINE_BYTES : K_LINE_BYTES;
+}
 
 /* The start of a block's shared memory; sums for the cluster's exchange and the ring follow. */
 template <int N> struct alignas(ALIGN_BYTES) few_shared {
@@ -68,9 +92,12 @@ template <int G> static __host__ __device__ constexpr uint32_t pairs_at(void)
  * inputs. */
 template <int N, int G> static __host__ __device__ constexpr uint32_t weight_bytes(bool turns)
 {
-    const uint32_t tail =
-        G > 0 ? pairs_at<G>() - PACK4_CODE_BYTES + G * N * (uint32_t)sizeof(float2) : 0;
-    const uint32_t codes = G > 0 && !turns ? (uint32_t)PACK4_CODE_BYTES : BM * K_LINE_BYTES;
+    const uint32_t tail = G > 0
+                              ? pairs_at<G>() - PACK4_CODE_BYTES + G * N * (uint32_t)sizeof(float2)
+                          : is_e2m1<G>() ? groups_of<G>() * PACK4_ROWS
+                                         : 0;
+    const uint32_t codes =
+        is_packed<G>() && !turns ? (uint32_t)PACK4_CODE_BYTES : BM * K_LINE_BYTES;
     return (codes + tail + ALIGN_BYTES - 1) / ALIGN_BYTES * ALIGN_BYTES;
 }
 static_assert(BM * K_LINE_BYTES % ALIGN_BYTES == 0 && 8 * K_LINE_BYTES % ALIGN_BYTES == 0,
@@ -108,7 +135,7 @@ static __device__ __forceinline__ uint8_t *
 weights_at(const struct few_work &w, const struct few_block<N, G> &b, uint32_t stage)
 {
     return b.stages +
-           stage * (G > 0 ? w.stage_bytes : weight_bytes<N, G>(false) + N * K_LINE_BYTES);
+           stage * (G > 0 ? w.stage_bytes : weight_bytes<N, G>(false) + N * input_bytes<G>());
 }
 
 template <int N, int G>
@@ -173,7 +200,7 @@ enum { GATHER_ROWS = WARP / K_LINE_PIECES };
 /* What a lane copies: piece lane % LINE_PIECES of row lane / LINE_PIECES and of every GATHER_ROWS
  * rows on; the scales of row `lane` and of every WARP rows on. */
 template <int N> struct few_gather {
-    uint32_t from[N / GATHER_ROWS];            /* in pieces from a.q */
+    uint32_t from[N / GATHER_ROWS];            /* in pieces from the first input */
     const float *scale[(N + WARP - 1) / WARP]; /* NULL: no such row */
     const float *sum[(N + WARP - 1) / WARP];   /* of experts' U4 weights */
     int n;                                     /* rows */
@@ -191,32 +218,35 @@ static __device__ __forceinline__ void gather_of(struct few_gather<N> &g, const 
 #pragma unroll
         for (int i = 0; i < N / GATHER_ROWS; i++) {
             const int row = in_row(w.a, rows, min(lane / K_LINE_PIECES + i * GATHER_ROWS, last));
-            g.from[i] = (uint32_t)row * (w.a.k / PIECE_BYTES) + (uint32_t)(lane % K_LINE_PIECES);
+            const uint32_t row_pieces = w.n_k_line * (input_bytes<G>() / PIECE_BYTES);
+            g.from[i] = (uint32_t)row * row_pieces + (uint32_t)(lane % K_LINE_PIECES);
         }
     }
+    if constexpr (!is_e2m1<G>()) {
 #pragma unroll
-    for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
-        const int at = lane + i * WARP;
-        g.scale[i] = g.sum[i] = NULL;
-        if (at >= rows.n) continue;
-        const size_t first = (size_t)in_row(w.a, rows, at) * w.n_k_line;
-        g.scale[i] = w.a.q_scale + first;
-        if constexpr (MAPPED && G > 0) g.sum[i] = w.a.input_sums + first * G;
+        for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
+            const int at = lane + i * WARP;
+            g.scale[i] = g.sum[i] = NULL;
+            if (at >= rows.n) continue;
+            const size_t first = (size_t)in_row(w.a, rows, at) * w.n_k_line;
+            g.scale[i] = w.a.q_scale + first;
+            if constexpr (MAPPED && G > 0) g.sum[i] = w.a.input_sums + first * G;
+        }
     }
 }
 
+/* 128 bytes of each row, the k_line-th ones. */
 template <int N>
-static __device__ __forceinline__ void gather_k_line(const struct few_work &w,
-                                                     const struct few_gather<N> &g, uint32_t dst,
-                                                     uint32_t k_line)
+static __device__ __forceinline__ void
+gather_k_line(const void *inputs, const struct few_gather<N> &g, uint32_t dst, uint32_t k_line)
 {
     const int lane = (int)threadIdx.x % WARP, first = lane / K_LINE_PIECES;
 #pragma unroll
     for (int i = 0; i < N / GATHER_ROWS; i++) {
         const int row = first + i * GATHER_ROWS;
         if (row >= g.n) break;
-        const uint8_t *src =
-            w.a.q + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
+        const uint8_t *src = (const uint8_t *)inputs +
+                             ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
         const int place = (lane % K_LINE_PIECES) ^ (row & 7);
         cp_async_16(dst + (uint32_t)(row * K_LINE_BYTES + place * PIECE_BYTES), src, true);
     }
@@ -229,7 +259,9 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
 {
     const uint32_t full = smem_address(&b.s->full[stage]),
                    dst = smem_address(weights_at(w, b, stage));
-    const uint32_t tile_bytes = G > 0 ? w.a.pack.tile_bytes : (uint32_t)TILE_BYTES;
+    const uint32_t tile_bytes = G > 0          ? w.a.pack.tile_bytes
+                                : is_e2m1<G>() ? PACK4_CODE_BYTES + groups_of<G>() * PACK4_ROWS
+                                               : (uint32_t)TILE_BYTES;
     const char *from = (const char *)w.a.w + (size_t)expert * w.a.w_stride;
     DCHECK(stage < w.n_stage && k_line < w.n_k_line && col < w.n_col_tile && expert >= 0);
     const char *tile = from + ((size_t)col * w.n_k_line + k_line) * tile_bytes;
@@ -240,7 +272,7 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
         mbarrier_arrive_expect(full, MAPPED ? 0 : N * K_LINE_BYTES);
         return;
     }
-    mbarrier_arrive_expect(full, tile_bytes + (MAPPED ? 0 : N * K_LINE_BYTES));
+    mbarrier_arrive_expect(full, tile_bytes + (MAPPED ? 0 : N * input_bytes<G>()));
     bulk_load(dst, tile, tile_bytes, full);
 }
 
@@ -256,6 +288,22 @@ static __device__ __forceinline__ void load_pairs(const struct few_gather<N> &g,
     }
 }
 
+/* Those of bf16 of one stage. */
+template <int N, bool MAPPED>
+static __device__ __forceinline__ void load_values(const struct few_work &w,
+                                                   const struct few_gather<N> &g, uint32_t in,
+                                                   uint32_t full, uint32_t k_line, int first_row)
+{
+#pragma unroll
+    for (uint32_t half = 0; half < 2; half++, in += N * K_LINE_BYTES) {
+        const uint32_t line = 2 * k_line + half;
+        if (MAPPED)
+            gather_k_line<N>(w.a.h, g, in, line);
+        else if (threadIdx.x % WARP == 0)
+            tensor_load(in, &w.in_map, full, (int)(line * K_LINE_BYTES), first_row, 0);
+    }
+}
+
 /* The inputs of one stage, by the whole warp. */
 template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void load_inputs(const struct few_work &w,
@@ -266,6 +314,11 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
     const int lane = (int)threadIdx.x % WARP;
     const uint32_t full = smem_address(&b.s->full[stage]),
                    in = smem_address(inputs_at(w, b, stage));
+    if constexpr (is_e2m1<G>()) {
+        load_values<N, MAPPED>(w, g, in, full, k_line, rows.first);
+        mbarrier_arrive_cp_async(full);
+        return;
+    }
     if (lane == 0) {
         if (G == FEW_FP8 || G == FEW_INT8) {
             const float *scale = rows.w_scale + (size_t)(col * BM / SCALE_BLOCK) * w.a.scale_stride;
@@ -273,7 +326,7 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
         }
         if (!MAPPED) tensor_load(in, &w.in_map, full, (int)k_line * K_LINE_BYTES, rows.first, 0);
     }
-    if (MAPPED) gather_k_line<N>(w, g, in, k_line);
+    if (MAPPED) gather_k_line<N>(w.a.q, g, in, k_line);
 #pragma unroll
     for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
         const int at = lane + i * WARP;

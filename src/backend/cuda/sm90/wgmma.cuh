@@ -168,19 +168,23 @@ WGMMA_E4M3_KEPT_BOTH(64, 128, 64, 65, 66, 67, 68)
 WGMMA_BF16(64, 128, 64, 65)
 WGMMA_BF16(128, 256, 128, 129)
 
-/* Products of 64 rows x 128 columns, K = 16 bf16, with a in registers as 4-byte pieces in the same
- * places. */
-#define WGMMA_BF16_KEPT(name, how, add)                                                            \
-    static __device__ __forceinline__ void name(float(&c)[64], const uint32_t(&a)[4], uint64_t b)  \
+/* Products of 64 rows x n_col columns, K = 16 bf16, with a in registers as 4-byte pieces in the
+ * same places. */
+#define WGMMA_BF16_KEPT(name, how, add, n, n_col, a0, a1, a2, a3, b_at)                            \
+    static __device__ __forceinline__ void name(float(&c)[n], const uint32_t(&a)[4], uint64_t b)   \
     {                                                                                              \
-        asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" NAMES_64            \
-                     "}, {%64,%65,%66,%67}, %68, " #add ", 1, 1, 0;"                               \
-                     : SUM_64(how, c, 0)                                                           \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #n_col "k16.f32.bf16.bf16 {" NAMES_##n    \
+                     "}, {%" #a0 ",%" #a1 ",%" #a2 ",%" #a3 "}, %" #b_at ", " #add ", 1, 1, 0;"    \
+                     : SUM_##n(how, c, 0)                                                          \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
 
-WGMMA_BF16_KEPT(wgmma_bf16_start, "=f", 0)
-WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1)
+WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 4, 8, 4, 5, 6, 7, 8)
+WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 8, 16, 8, 9, 10, 11, 12)
+WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 16, 32, 16, 17, 18, 19, 20)
+WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 32, 64, 32, 33, 34, 35, 36)
+WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 64, 128, 64, 65, 66, 67, 68)
+WGMMA_BF16_KEPT(wgmma_bf16_start, "=f", 0, 64, 128, 64, 65, 66, 67, 68)
 
 /* c += a * b of 64 rows x 128 columns, K = 16 bf16: a in registers, as mma_bf16 has it for the
  * warp's 16 rows, b turned. */

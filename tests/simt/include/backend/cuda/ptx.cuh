@@ -110,6 +110,31 @@ static inline uint32_t mul_bf16x2(uint32_t a, uint32_t b)
     return simt_mul_x2(a, b, f32_from_bf16, bf16_from_f32);
 }
 
+static inline uint32_t mul_bf16x2_low(uint32_t a, uint32_t b)
+{
+    return mul_bf16x2(a, (b & 0xffff) * 0x10001);
+}
+
+static inline uint32_t mul_bf16x2_high(uint32_t a, uint32_t b)
+{
+    return mul_bf16x2(a, (b >> 16) * 0x10001);
+}
+
+static inline uint32_t select_bits(uint32_t a, uint32_t b, uint32_t pick)
+{
+    return (b & pick) | (a & ~pick);
+}
+
+static inline uint32_t and_or(uint32_t v, uint32_t mask, uint32_t more)
+{
+    return (v & mask) | more;
+}
+
+static inline uint32_t rotate_left(uint32_t v, uint32_t n)
+{
+    return n ? v << n | v >> (32 - n) : v;
+}
+
 static inline uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t pick)
 {
     const uint64_t both = (uint64_t)b << 32 | a;
