@@ -20,17 +20,17 @@
 #include "backend/parallel.h"
 #include "kv/layout.h"
 
-/* Cache rows of one request that ranks with rows of their own bring to each other: each has pages
- * for the request, and the rows of a run of its positions. */
+/* Cache rows of one request that lanes bring to each other: each has pages for the request, and the
+ * rows of a run of its positions. */
 struct share_segment {
-    uint32_t rank; /* who has them */
+    uint32_t lane; /* whose ranks have them */
     uint32_t n_row;
 };
 
 enum { SHARE_SEGMENTS_MAX = PARALLEL_RANKS_MAX + 1 };
 struct batch_share {
     uint32_t request; /* of this rank's batch: a row of its page_table */
-    uint32_t first;   /* positions [first, first + n_row), equal on all ranks as all below */
+    uint32_t first;   /* positions [first, first + n_row), equal on all lanes as all below */
     uint32_t n_row;
     uint32_t n_segment;
     struct share_segment segments[SHARE_SEGMENTS_MAX]; /* one behind the other */

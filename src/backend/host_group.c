@@ -474,7 +474,7 @@ static void copy_cache_row(const struct share_rows_args *to, const struct share_
     if (l->type != KV_TYPE_F32) memcpy(t.scale, f.scale, sizeof(float));
 }
 
-fathom_err host_share_rows(struct host_rank *r, const struct share_rows_args *a)
+fathom_err host_share_rows(struct host_rank *r, uint32_t n_share, const struct share_rows_args *a)
 {
     const struct batch_share *s = a->share;
     const struct host_place place = {.op = "share_rows", .layer = a->layer, .n_row = s->n_row};
@@ -484,7 +484,8 @@ fathom_err host_share_rows(struct host_rank *r, const struct share_rows_args *a)
     TRY(host_meet(r, &place, a, &all));
     uint32_t position = s->first;
     for (uint32_t i = 0; i < s->n_segment; i++) {
-        const uint32_t end = position + s->segments[i].n_row, rank = s->segments[i].rank;
+        const uint32_t end = position + s->segments[i].n_row;
+        const uint32_t rank = s->segments[i].lane * n_share + r->rank % n_share;
         ASSERT(rank < r->n_rank);
         for (; position < end && rank != r->rank; position++)
             copy_cache_row(a, all[rank], position);

@@ -138,7 +138,9 @@ fathom_err host_gather_logits(struct host_rank *r, const float *own, size_t stri
 fathom_err host_share_draws(struct host_rank *r, const struct sample_args *a);
 
 /* host_share_rows - share_rows (op_attn.h) between caches in the memory of this process
+ *
+ *   n_share  ranks of a lane
  * Needs   a group of all ranks without a net, or none. */
-fathom_err host_share_rows(struct host_rank *r, const struct share_rows_args *a);
+fathom_err host_share_rows(struct host_rank *r, uint32_t n_share, const struct share_rows_args *a);
 
 #endif

@@ -75,16 +75,16 @@ struct mla_front_args {
     struct buffer *query;
 };
 
-/* share_rows - of a layer's cache, rows of one request from the ranks that have them to all others
+/* share_rows - of a layer's cache, rows of one request from the lanes that have them to all others
  *
- *   pages  i32, device: of this rank, the page of the request's positions 64*j .. 64*j + 63
- *   share  host, equal on all ranks but for `request`: position by position in order, whose row it
- *          is. That rank has it and all others write it: latent row, and index key if the cache has
- *          one
+ *   pages  i32, device: of this rank's lane, the page of the request's positions 64*j .. 64*j + 63
+ *   share  host, equal on all lanes but for `request`: position by position in order, whose row it
+ *          is. The ranks of that lane have it, alike, and rank t of every other lane writes what
+ *          rank t of it has: latent row, and index key if the cache has one
  * Numerics bits are copied.
- * Needs    ranks of lanes of one rank each, of one host; one segment more than ranks at most; all
- *          make this call, layer by layer in the same order.
- * Cost     n_row rows and keys stored, once on each of the other ranks.
+ * Needs    ranks of one host; one segment more than lanes at most; all make this call, layer by
+ *          layer in the same order.
+ * Cost     n_row rows and keys stored, once on each rank of the other lanes.
  */
 struct share_rows_args {
     const struct kv_cache *kv;

@@ -88,12 +88,13 @@ void op_check_mla_front(const struct backend_config *c, const struct mla_front_a
 void op_check_share_rows(const struct backend_config *c, const struct share_rows_args *a)
 {
     const struct batch_share *s = a->share;
+    const uint32_t n_lane = parallel_n_peer(&c->parallel) / c->parallel.tp.size;
     uint32_t n = 0;
     check_cache(c, a->kv, a->layer);
-    ASSERT(c->parallel.tp.size == 1 && a->pages && s);
-    ASSERT(s->n_segment >= 1 && s->n_segment <= parallel_n_peer(&c->parallel) + 1);
+    ASSERT(a->pages && s);
+    ASSERT(s->n_segment >= 1 && s->n_segment <= n_lane + 1);
     for (uint32_t i = 0; i < s->n_segment; i++) {
-        ASSERT(s->segments[i].rank < parallel_n_peer(&c->parallel));
+        ASSERT(s->segments[i].lane < n_lane);
         n += s->segments[i].n_row;
     }
     ASSERT(n >= 1 && n == s->n_row && s->first + n <= c->max_context);

@@ -382,11 +382,11 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     return FATHOM_OK;
 }
 
-/* Rows of a cache go from lane to lane within one host, between lanes of one rank each. */
+/* Rows of a cache go from lane to lane within one host. */
 static bool can_share_rows(const struct rank_group *g)
 {
     ASSERT(g->ranks[0].backend);
-    return g->n_lane_rank == 1 && !g->hosts && g->ranks[0].backend->ops->share_rows;
+    return !g->hosts && g->ranks[0].backend->ops->share_rows;
 }
 
 /* Ranks are of lanes where requests are cut; before commands are told. */

@@ -295,10 +295,10 @@ bool share_is_guest_alone(const struct share *s, uint32_t i, const struct step *
     return s->n_token > 0 && i != s->home && step->batch.n_token == s->parts[i].n_row;
 }
 
-static void add_segment(struct batch_share *b, uint32_t rank, uint32_t n_row)
+static void add_segment(struct batch_share *b, uint32_t lane, uint32_t n_row)
 {
     ASSERT(b->n_segment < SHARE_SEGMENTS_MAX);
-    b->segments[b->n_segment++] = (struct share_segment){rank, n_row};
+    b->segments[b->n_segment++] = (struct share_segment){lane, n_row};
     b->n_row += n_row;
 }
 

@@ -12,10 +12,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#ifdef FATHOM_SIM_BACKENDS
-#include "simt/simt_fault.h"
-#endif
-#include "op/backends.h"
+#include "op/ranks_main.h"
 
 enum { N = 97, N_FEW = 19, WORLD_MAX = 8 };
 
@@ -486,15 +483,5 @@ int main(int argc, char **argv)
         cmocka_unit_test(ranks_that_experts_do_not_divide_by_are_refused),
         cmocka_unit_test(ranks_in_different_layers_part), /* the last: GPUs do not look at layers */
     };
-    const bool is_cuda = argc > 1 && strncmp(argv[1], "cuda", 4) == 0;
-#ifdef FATHOM_TESTS_SIMT_FAULT_H
-    simt_set_devices(WORLD_MAX);
-#endif
-    while (is_cuda && strcmp(argv[1], "cuda") == 0 && world_max > (uint32_t)backend_cuda_count())
-        world_max /= 2;
-    if (world_max < 2) {
-        print_message("skipped: 2 GPUs are needed, there are %d\n", backend_cuda_count());
-        return 77;
-    }
-    return op_main(argc, argv, "tests", tests, sizeof tests / sizeof *tests - (is_cuda ? 1 : 0));
+    return op_ranks_main(argc, argv, &world_max, tests, sizeof tests / sizeof *tests);
 }

@@ -1,18 +1,15 @@
-/* test_op_share_rows.c - rows of a request's cache, from the ranks that have them to all others
+/* test_op_share_rows.c - rows of a request's cache, from the lanes that have them to all others
  *
  * 2, 4 and 8 ranks, a thread each, have caches of random bytes and pages of a request in an order
  * of their own. After some calls, of other layers, positions and segments each, every byte of every
- * cache is what copying row by row makes of it.
+ * cache is what copying row by row makes of it: of lanes of several ranks, from each one's like.
  */
 #include "op/harness.h"
 
 #include <pthread.h>
 #include <string.h>
 
-#ifdef FATHOM_SIM_BACKENDS
-#include "simt/simt_fault.h"
-#endif
-#include "op/backends.h"
+#include "op/ranks_main.h"
 
 enum { WORLD_MAX = 8, CALLS = 7, SPARE_PAGES = 2 };
 
@@ -38,6 +35,7 @@ struct rank {
 };
 
 static struct rank ranks[WORLD_MAX];
+static uint32_t n_share = 1;           /* ranks of a lane */
 static uint32_t world_max = WORLD_MAX; /* as many as there are devices for */
 
 static uint32_t n_page_of(const struct share_case *k)
@@ -57,7 +55,8 @@ static void open_ranks(struct gen *g, const struct share_case *k, uint32_t world
         c.n_thread = 1;
         c.device = (int)i;
         c.parallel = parallel_one();
-        c.parallel.dp.size = world;
+        c.parallel.tp.size = n_share;
+        c.parallel.dp.size = world / n_share;
         c.parallel.experts_whole = true;
         parallel_be(&c.parallel, i);
         *r = (struct rank){.k = k, .table = gen_alloc(g, n_page * sizeof *r->table)};
@@ -147,25 +146,25 @@ static void copy_rows(const struct share_case *k, uint32_t world)
         for (uint32_t i = 0; i < s->n_segment; i++) {
             for (uint32_t n = s->segments[i].n_row; n > 0; n--, position++) {
                 for (uint32_t r = 0; r < world; r++) {
-                    if (r != s->segments[i].rank)
-                        copy_row(k, k->calls[c].layer, &ranks[r], &ranks[s->segments[i].rank],
-                                 position);
+                    const uint32_t from = s->segments[i].lane * n_share + r % n_share;
+                    if (r != from)
+                        copy_row(k, k->calls[c].layer, &ranks[r], &ranks[from], position);
                 }
             }
         }
     }
 }
 
-/* n_row rows from anywhere on, in segments of any rank, of which some are empty. */
-static void fill_share(struct gen *g, const struct share_case *k, uint32_t world, uint32_t n_row,
+/* n_row rows from anywhere on, in segments of any lane, of which some are empty. */
+static void fill_share(struct gen *g, const struct share_case *k, uint32_t n_lane, uint32_t n_row,
                        struct batch_share *s)
 {
     *s = (struct batch_share){.first = gen_below(g, k->n_context - n_row + 1),
                               .n_row = n_row,
-                              .n_segment = 1 + gen_below(g, world + 1)};
+                              .n_segment = 1 + gen_below(g, n_lane + 1)};
     for (uint32_t i = 0; i < s->n_segment; i++) {
         const uint32_t n = gen_below(g, 3) ? gen_below(g, n_row + 1) : 0;
-        s->segments[i].rank = gen_below(g, world);
+        s->segments[i].lane = gen_below(g, n_lane);
         s->segments[i].n_row = i + 1 == s->n_segment ? n_row : n;
         n_row -= s->segments[i].n_row;
     }
@@ -174,13 +173,13 @@ static void fill_share(struct gen *g, const struct share_case *k, uint32_t world
 static void check(struct share_case *k, uint64_t seed, uint32_t most_rows)
 {
     const struct backend_config c = k->c;
-    for (uint32_t world = 2; world <= world_max; world *= 2) {
+    for (uint32_t world = 2 * n_share; world <= world_max; world *= 2) {
         struct gen *g = gen_create(seed + world);
         k->c = c;
         k->n_call = CALLS;
         for (uint32_t i = 0; i < k->n_call; i++) {
             k->calls[i].layer = gen_below(g, c.kv.n_layer);
-            fill_share(g, k, world, i == 0 ? most_rows : 1 + gen_below(g, most_rows),
+            fill_share(g, k, world / n_share, i == 0 ? most_rows : 1 + gen_below(g, most_rows),
                        &k->calls[i].share);
         }
         open_ranks(g, k, world);
@@ -219,6 +218,16 @@ static void rows_come_from_who_has_them(void **state)
     }
     set_cache(&k, KV_TYPE_FP8, false);
     check(&k, 95, 200);
+}
+
+/* Of a lane's ranks each has the rows, and sends them to one rank of each other lane. */
+static void ranks_of_a_lane_send_to_their_like(void **state)
+{
+    struct share_case k = {.n_context = 300};
+    (void)state;
+    set_cache(&k, KV_TYPE_FP8, true);
+    for (n_share = 2; n_share <= 4; n_share *= 2) check(&k, 98, op_wants_few() ? 80 : 300);
+    n_share = 1;
 }
 
 /* More rows than a launch has. */
@@ -260,18 +269,9 @@ static void ranks_in_different_layers_part(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rows_come_from_who_has_them), cmocka_unit_test(rows_go_in_rounds),
+        cmocka_unit_test(rows_come_from_who_has_them),
+        cmocka_unit_test(ranks_of_a_lane_send_to_their_like), cmocka_unit_test(rows_go_in_rounds),
         cmocka_unit_test(ranks_in_different_layers_part), /* the last: GPUs do not look at layers */
     };
-    const bool is_cuda = argc > 1 && strncmp(argv[1], "cuda", 4) == 0;
-#ifdef FATHOM_TESTS_SIMT_FAULT_H
-    simt_set_devices(WORLD_MAX);
-#endif
-    while (is_cuda && strcmp(argv[1], "cuda") == 0 && world_max > (uint32_t)backend_cuda_count())
-        world_max /= 2;
-    if (world_max < 2) {
-        print_message("skipped: 2 GPUs are needed, there are %d\n", backend_cuda_count());
-        return 77;
-    }
-    return op_main(argc, argv, "tests", tests, sizeof tests / sizeof *tests - (is_cuda ? 1 : 0));
+    return op_ranks_main(argc, argv, &world_max, tests, sizeof tests / sizeof *tests);
 }

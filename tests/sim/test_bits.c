@@ -413,7 +413,7 @@ static const struct feature {
     {"leavers", turn_on_leavers, count_cancelled},
     {"fp8 cache", turn_on_fp8, NULL},
     {"f32 activations", turn_on_f32, NULL},
-    {"shared prompts", turn_on_sharing, count_shared}, /* the last: of lanes of one rank alone */
+    {"shared prompts", turn_on_sharing, count_shared}, /* the last: of lanes alone */
 };
 
 enum { N_FEATURE = sizeof features / sizeof features[0] };
@@ -594,7 +594,7 @@ int main(int argc, char **argv)
     } else if (argc > 3) {
         n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
     }
-    if (n_lane > 1 && n_rank == 1) n_feature = N_FEATURE;
+    if (n_lane > 1) n_feature = N_FEATURE;
     if (argc > 4 && strcmp(argv[4], "cuda") == 0) backend = FATHOM_BACKEND_CUDA;
     print_message("test_bits %" PRIu64 " %" PRIu64 " %u x %u\n", n_case_wanted, seed,
                   n_lane * n_stage, n_rank);

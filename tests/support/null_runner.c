@@ -541,7 +541,7 @@ static void share_rows(struct null_lanes *n, const struct step *const *steps, ui
     const struct batch_share *s = b[0].share;
     uint32_t p = s->first, rank = 0;
     for (uint32_t k = 0; k < s->n_segment; k++) {
-        rank = s->segments[k].rank;
+        rank = s->segments[k].lane;
         for (const uint32_t end = p + s->segments[k].n_row; p < end; p++) {
             const uint64_t row = *row_at(r[rank], &b[rank], p, is_draft);
             for (uint32_t i = 0; i < n_lane; i++) *row_at(r[i], &b[i], p, is_draft) = row;

@@ -1,8 +1,9 @@
-/* test_engine_share [cpu|cuda [LANES]] - the pilot's long prompts, computed by all lanes
+/* test_engine_share [cpu|cuda [LANES [RANKS]]] - the pilot's long prompts, computed by all lanes
  *
  * An answer has the bits, tokens and log-probabilities, that it has where prompts stay on their
  * lanes: in one step or in chunks, behind a beginning that is in the cache, one after the other,
- * beside answers on the other lanes, with drafts, and when one leaves in the middle. */
+ * beside answers on the other lanes, with drafts, and when one leaves in the middle. Lanes may be
+ * of several ranks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +20,7 @@ enum { MODEL_LEN = 1536, N_LONG = 900, N_SAME = 700, N_SHORT = 40, N_LANE_MAX = 
 enum { LONG, SAME, SHORT, N_QUESTION };
 
 static enum fathom_backend backend = FATHOM_BACKEND_CPU;
-static uint32_t n_lane = 2;
+static uint32_t n_lane = 2, n_share = 1;
 static struct evaluation ev;
 static int32_t prompts[N_QUESTION][N_LONG];
 static fathom_request requests[N_QUESTION];
@@ -36,6 +37,7 @@ static fathom_engine *open_engine(uint32_t budget, uint32_t n_draft, int32_t sha
                               .max_num_batched_tokens = budget,
                               .n_draft = n_draft,
                               .kv_cache_bytes = (uint64_t)64 << 20,
+                              .world = n_share,
                               .data_parallel = n_lane,
                               .expert_parallel = true,
                               .share_prompts = share_prompts,
@@ -186,9 +188,11 @@ int main(int argc, char **argv)
     };
     if (argc > 1 && strcmp(argv[1], "cuda") == 0) backend = FATHOM_BACKEND_CUDA;
     if (argc > 2) n_lane = (uint32_t)strtoul(argv[2], NULL, 10);
-    if (n_lane < 2 || n_lane > N_LANE_MAX) return 1;
-    if (backend == FATHOM_BACKEND_CUDA && (uint32_t)backend_cuda_count() < n_lane) {
-        print_message("skipped: %u GPUs are needed, there are %d\n", n_lane, backend_cuda_count());
+    if (argc > 3) n_share = (uint32_t)strtoul(argv[3], NULL, 10);
+    if (n_lane < 2 || n_lane > N_LANE_MAX || n_share < 1 || n_share > N_LANE_MAX) return 1;
+    const uint32_t n_rank = n_lane * n_share;
+    if (backend == FATHOM_BACKEND_CUDA && (uint32_t)backend_cuda_count() < n_rank) {
+        print_message("skipped: %u GPUs are needed, there are %d\n", n_rank, backend_cuda_count());
         return SKIPPED;
     }
     return cmocka_run_group_tests(tests, answer_apart, close_evaluation);

@@ -202,7 +202,7 @@ struct broken {
     X(mla_attend, pos, f->batch.pos = NULL, "batch->pos")                                          \
     X(share_rows, layer, f->share_rows.layer = 9, "layer")                                         \
     X(share_rows, pages, f->share_rows.pages = NULL, "a->pages")                                   \
-    X(share_rows, rank, f->share.segments[0].rank = 1, "rank")                                     \
+    X(share_rows, lane, f->share.segments[0].lane = 1, "lane")                                     \
     X(share_rows, rows, f->share.n_row = 8, "n == s->n_row")                                       \
     X(share_rows, context, f->share.first = f->c.max_context - 6, "max_context")                   \
     X(mla_out, batch, f->mla_out.batch = NULL, "batch")                                            \

@@ -63,7 +63,7 @@ static void get_waits(const struct backend *b, struct rank_waits *out)
 static fathom_err share_rows(struct backend *b, const struct share_rows_args *a)
 {
     op_check_share_rows(&cpu_of(b)->c, a);
-    return host_share_rows(&peers_of(b)->experts, a);
+    return host_share_rows(&peers_of(b)->experts, cpu_of(b)->c.parallel.tp.size, a);
 }
 
 static const char *fault(struct backend *b)

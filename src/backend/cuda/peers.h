@@ -124,7 +124,7 @@ static inline uint32_t peer_cache_row_bytes(const struct backend_config *c)
     return c->kv.row_bytes + (c->kv.has_index ? key : 0);
 }
 
-/* Of ranks that experts are whole on. Those of one host that are a lane each share rows. */
+/* Of ranks that experts are whole on. Lanes of one host share rows. */
 static inline uint64_t peer_lay_out_ep(struct peer_layout *l, const struct backend_config *c)
 {
     const uint32_t world = l->world, n_row = peer_ep_rows(c);
@@ -141,7 +141,7 @@ static inline uint64_t peer_lay_out_ep(struct peer_layout *l, const struct backe
     at += (uint64_t)2 * world * n_row * PEER_UNIT;
     l->epoch_ep = 0;
     l->n_epoch = 1;
-    if (c->parallel.tp.size > 1 || c->n_host > 1) return at;
+    if (c->n_host > 1) return at;
     return peer_lay_out_spread(l, peer_cache_row_bytes(c), at);
 }
 

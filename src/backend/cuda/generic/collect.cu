@@ -403,7 +403,8 @@ struct spread_args {
     const int32_t *pages; /* not NULL: rows are those of positions first, first + 1 .. in all
                              arrays, which are of the cache, and their owners the pieces' */
     uint32_t first;
-    uint32_t n_own; /* the first so many blocks have own rows */
+    uint32_t n_own;   /* the first so many blocks have own rows */
+    uint32_t n_apart; /* rows go to every n_apart-th rank: of lanes of so many each, to its like */
     struct shared_piece piece[SHARED_PIECES_MAX];
 };
 
@@ -476,11 +477,12 @@ __global__ void __launch_bounds__(COLLECT_THREADS)
         for (uint32_t u = threadIdx.x; find_unit(&at, a, row, place, u); u += blockDim.x) {
             const uint4 v = peer_unit(at.from, at.n_byte);
             if (at.to != at.from) peer_unit_put(at.to, at.n_byte, v);
-            for (uint32_t k = 1; k < p.world; k++)
+            for (uint32_t k = a.n_apart; k < p.world; k += a.n_apart)
                 peer_store(p.base[(p.rank + k) % p.world] + units + (uint64_t)u * PEER_UNIT, v);
         }
         __syncthreads();
-        if (threadIdx.x < p.world && threadIdx.x != p.rank)
+        if (threadIdx.x < p.world && threadIdx.x != p.rank &&
+            threadIdx.x % a.n_apart == p.rank % a.n_apart)
             peer_store_release(p.base[threadIdx.x] + flag, epoch + 1);
     } else {
         struct peer_wait w = peer_wait_begin(a.op, a.layer, epoch, row);
@@ -504,6 +506,7 @@ static fathom_err launch_spread(struct cuda_backend *c, const struct spread_args
     const uint32_t world = c->peers.world, n_place = row_places(n_row, all->run, world);
     struct spread_args k = *all;
     k.op = PEER_SPREAD;
+    k.n_apart = 1;
     for (uint32_t i = 0; i < k.n_array; i++) {
         struct row_array *r = &k.array[i];
         if (r->from) r->from = (const char *)r->from + (size_t)row0 / world * r->n_byte;
@@ -610,11 +613,12 @@ uint32_t cuda_cache_arrays(struct row_array *to, const struct kv_layer *kv, bool
 }
 
 /* The blocks of rows [row0, row0 + k->n_row): own ones come first, for they wait for nobody. Where
- * a rank has none, all are met. */
+ * a lane has none, all are met. */
 static void set_pieces(struct spread_args *k, const struct batch_share *s, uint32_t row0,
-                       uint32_t rank, uint32_t world)
+                       const struct parallel *p)
 {
-    uint32_t n = 0, n_block = 0, ranks = 0;
+    const uint32_t lane = p->dp.rank, n_lane = p->dp.size, n_share = p->tp.size;
+    uint32_t n = 0, n_block = 0, lanes = 0;
     for (int is_other = 0; is_other < 2; is_other++) {
         uint32_t at = 0;
         for (uint32_t i = 0; i < s->n_segment; i++) {
@@ -622,16 +626,16 @@ static void set_pieces(struct spread_args *k, const struct batch_share *s, uint3
             const uint32_t begin = at > row0 ? at : row0;
             at += of->n_row;
             const uint32_t end = at < row0 + k->n_row ? at : row0 + k->n_row;
-            if (begin >= end || (of->rank != rank) != (is_other == 1)) continue;
+            if (begin >= end || (of->lane != lane) != (is_other == 1)) continue;
             ASSERT(n < SHARED_PIECES_MAX);
             n_block += end - begin;
-            k->piece[n++] = {of->rank, begin - row0, n_block};
-            ranks |= 1u << of->rank;
+            k->piece[n++] = {of->lane * n_share + p->tp.rank, begin - row0, n_block};
+            lanes |= 1u << of->lane;
         }
         if (is_other == 0) k->n_own = n_block;
     }
     ASSERT(n_block == k->n_row);
-    k->is_met = ranks != (1u << world) - 1;
+    k->is_met = lanes != (1u << n_lane) - 1;
 }
 
 fathom_err cuda_share_rows(struct backend *b, const struct share_rows_args *a)
@@ -646,13 +650,14 @@ fathom_err cuda_share_rows(struct backend *b, const struct share_rows_args *a)
     k.n_array = cuda_cache_arrays(k.array, &kv, c->c.kv.has_index, NULL);
     k.run = 1;
     k.op = PEER_SHARE;
+    k.n_apart = c->c.parallel.tp.size;
     k.layer = a->layer;
     k.pages = a->pages;
     ASSERT(spread_units(&k) <= c->ep.at.spread_units);
     for (uint32_t row0 = 0; row0 < s->n_row; row0 += TWO_SHOT_ROWS) {
         k.n_row = s->n_row - row0 < TWO_SHOT_ROWS ? s->n_row - row0 : TWO_SHOT_ROWS;
         k.first = s->first + row0;
-        set_pieces(&k, s, row0, c->ep.rank, c->ep.world);
+        set_pieces(&k, s, row0, &c->c.parallel);
         TRY(cuda_launch(c, "share_rows", spread_kernel, dim3(k.n_row + (k.is_met ? 1 : 0)),
                         SHARE_THREADS, 0, k, c->ep));
     }
