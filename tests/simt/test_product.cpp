@@ -26,6 +26,7 @@ extern "C" {
 #include "backend/cuda/sm90/product_int8.cuh"
 #include "backend/cuda/sm90/product_u4.cuh"
 #include "backend/cuda/sm90/u4.cuh"
+#include "simt/handed.h"
 #include "simt/simt_fault.h"
 
 namespace
@@ -41,7 +42,7 @@ struct problem {
     uint32_t n_in, n_expert;
     std::vector<uint8_t> w, tiled, q; /* weights row by row, and in tiles */
     std::vector<float> w_scale, q_scale;
-    std::vector<float> u4_scale; /* of packed weights: [expert][output][group] */
+    std::vector<float> u4_scale;  /* of packed weights: [expert][output][group] */
     std::vector<float> row_scale; /* [expert][output] */
     std::vector<task> tasks;
     std::vector<int32_t> rows;
@@ -131,8 +132,7 @@ pack4 packed_as(uint32_t n_group, dtype scale_type, bool has_zero)
 
 void put_scale(const pack4 &pack, uint8_t *to, float scale)
 {
-    const uint16_t half =
-        pack.scale_type == DTYPE_F16 ? f16_from_f32(scale) : bf16_from_f32(scale);
+    const uint16_t half = pack.scale_type == DTYPE_F16 ? f16_from_f32(scale) : bf16_from_f32(scale);
     memcpy(to, pack.scale_type == DTYPE_F32 ? (const void *)&scale : &half,
            pack4_scale_bytes(&pack));
 }
@@ -154,8 +154,8 @@ void make_u4(problem &p, const pack4 &pack)
     a.w = w;
     for (uint32_t i = 0; i < p.n_expert * a.n; i++) {
         const uint32_t row = i % a.n, in_tile = row % PACK4_ROWS;
-        uint8_t *tiles = w + i / a.n * a.w_stride +
-                         (size_t)(row / PACK4_ROWS) * n_k_line * pack.tile_bytes;
+        uint8_t *tiles =
+            w + i / a.n * a.w_stride + (size_t)(row / PACK4_ROWS) * n_k_line * pack.tile_bytes;
         for (uint32_t g = 0; g < n_group; g++) {
             const float scale = ldexpf(1.0f + (float)(next(seed) % 8) / 8, (int)(next(seed) % 6));
             const int zero = pack.has_zero ? (int)(next(seed) % (PACK4_ZERO_MAX + 1)) : PACK4_ZERO;
@@ -266,17 +266,19 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
     if (which == MANY_LISTED || which == WIDE) list_inputs(p, a, in_list);
     const std::vector<float> sums = sums_of_inputs(a, a.in_listed ? a.n_token : p.n_in);
     a.input_sums = sums.data();
+    if (which == FEW && mapped) handed_begin(a.handed);
     cudaStream_t stream;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    cudaError_t e = which == FEW    ? product_few(a, tile, n_tile, limits, stream)
-                    : which == WIDE ? product_fp8_wide(a, n_tile, limits, stream)
+    cudaError_t e = which == FEW        ? product_few(a, tile, n_tile, limits, stream)
+                    : which == WIDE     ? product_fp8_wide(a, n_tile, limits, stream)
                     : a.pack.tile_bytes ? product_u4_sm90(a, n_tile, limits, stream)
                     : a.int8            ? product_int8_sm90(a, n_tile, limits, stream)
                                         : product_fp8_sm90(a, n_tile, limits, stream);
     assert_int_equal(e, cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
     assert_true(p.feed[0] == 0 && p.feed[1] == 0);
+    if (which == FEW && mapped) handed_end();
     assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
 }
 
@@ -385,7 +387,7 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
         for (uint32_t &count : row) count = 2; /* and n_sm is 0: blocks walk over all tiles */
     }
     if (pack.tile_bytes) tight.n_sm = 1; /* as many blocks as it holds */
-    split = tight; /* the blocks of a cluster share the K of a tile */
+    split = tight;                       /* the blocks of a cluster share the K of a tile */
     const std::vector<float> want = run(MANY, p, mapped, PRODUCT_LARGE_TILE, n_row, roomy);
     check_sums(p, mapped, want);
     if (n % (2 * K_LINE) == 0) {
@@ -417,6 +419,14 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
     }
 }
 
+/* The same, with tiles that are cut between blocks. */
+void check_cut(uint32_t n_row, uint32_t n, uint32_t k, const pack4 &pack)
+{
+    handed_launches = 0;
+    check(n_row, n, k, 4, true, pack);
+    assert_true(handed_launches > 0);
+}
+
 /* Tasks of up to 256 rows give the bits of those of 128. */
 void check_wide(uint32_t n_row, uint32_t n, uint32_t k, bool by_row = false)
 {
@@ -438,11 +448,11 @@ void check_wide(uint32_t n_row, uint32_t n, uint32_t k, bool by_row = false)
 
 void test_plain(void **)
 {
-    check(5, 80, 128, 1, false);       /* one K line */
-    check(70, 144, 3 * 128, 1, false); /* one K part */
-    check(17, 64, 6 * 128, 1, false);  /* two of three K lines */
-    check(3, 208, 12 * 128, 1, false); /* four */
-    check(1, 64, 24 * 128, 1, false);  /* eight */
+    check(5, 80, 128, 1, false);        /* one K line */
+    check(70, 144, 3 * 128, 1, false);  /* one K part */
+    check(17, 64, 6 * 128, 1, false);   /* two of three K lines */
+    check(3, 208, 12 * 128, 1, false);  /* four */
+    check(1, 64, 24 * 128, 1, false);   /* eight */
     check(140, 256, 2 * 128, 1, false); /* two row tiles of 128; gate and up */
     if (!all_shapes) return;
     check(65, 128, 24 * 128, 1, false);
@@ -465,13 +475,28 @@ void test_row_scales(void **)
 void test_mapped(void **)
 {
     check(61, 80, 6 * 128, 4, true);
-    check(300, 144, 128, 2, true); /* tasks of 75 rows: both warpgroups have some */
+    check(300, 144, 128, 2, true);     /* tasks of 75 rows: both warpgroups have some */
     check(100, 256, 2 * 128, 3, true); /* gate and up */
     if (!all_shapes) return;
     check(40, 144, 2 * 128, 1, true);
     check(37, 64, 24 * 128, 9, true);
     check(100, 256, 6 * 128, 3, true);
     check(300, 768, 128, 2, true);
+}
+
+/* An expert of so many outputs has one part of K, which blocks cut anywhere. */
+void test_cut_of_one_part(void **)
+{
+    problem p;
+    sm90_limits roomy = {}, tight = {};
+    make(p, 1, 4096 + 64, 16 * 128, 1, true);
+    make_u4(p, packed_as(1, DTYPE_F16, true));
+    roomy.n_sm = N_SM;
+    tight.n_sm = 1; /* four blocks for 65 tiles */
+    handed_launches = 0;
+    const std::vector<float> want = run(MANY, p, true, PRODUCT_LARGE_TILE, 1, roomy);
+    assert_true(run(FEW, p, true, 8, 1, tight) == want);
+    assert_int_equal(handed_launches, 1);
 }
 
 /* Experts of 50, 175 and 230 rows: one, three and four blocks of 64; of 312: two tasks, three
@@ -492,6 +517,8 @@ void test_u4(void **)
     check(37, 64, 6 * 128, 9, true, packed_as(1, DTYPE_BF16, true));
     check(100, 256, 2 * 128, 2, true, packed_as(1, DTYPE_F32, true));
     check(300, 272, 128, 2, true, packed_as(2, DTYPE_F16, true));
+    check_cut(29, 144, 16 * 128, packed_as(1, DTYPE_F16, true));  /* four parts of four K lines */
+    check_cut(45, 208, 18 * 128, packed_as(2, DTYPE_BF16, true)); /* two of nine */
     if (!all_shapes) return;
     check(131, 192, 6 * 128, 1, false, packed_as(1, DTYPE_F16, true));
     check(37, 64, 24 * 128, 9, true, packed_as(1, DTYPE_BF16, true));
@@ -511,7 +538,8 @@ void test_u4_scales_are_exact(void **)
             if (type == DTYPE_F32) value *= 1.2345678f;
             const uint32_t at = i % PACK4_ROWS;
             put_scale(pack, tile.data() + PACK4_CODE_BYTES + at * pack4_scale_bytes(&pack), value);
-            const float want = ldexpf(value, 9), got = u4_scale(form, (const char *)tile.data(), at);
+            const float want = ldexpf(value, 9),
+                        got = u4_scale(form, (const char *)tile.data(), at);
             if (!isfinite(value)) continue;
             if (memcmp(&want, &got, sizeof want)) fail_msg("%04x: %a, not %a", i, got, want);
         }
@@ -557,7 +585,8 @@ void test_u4_input_sums(void **)
     make(p, n_row, 64, k, 1, false);
     uint8_t *q = (uint8_t *)p.a.q;
     for (uint32_t i = 0; i < 2 * k; i++) q[i] = (uint8_t)(i < k ? q[i] & 0x7f : q[i] | 0x78);
-    for (uint32_t i = 0; i < 2 * k; i++) if ((q[i] & 0x7f) == 0x7f) q[i]--;
+    for (uint32_t i = 0; i < 2 * k; i++)
+        if ((q[i] & 0x7f) == 0x7f) q[i]--;
     c.properties.sharedMemPerBlockOptin = 227 << 10;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking), cudaSuccess);
@@ -565,9 +594,9 @@ void test_u4_input_sums(void **)
         p.a.pack.n_group = n_group;
         const std::vector<float> want = sums_of_inputs(p.a, n_row);
         std::vector<float> got(want.size() + 1, guard);
-        assert_int_equal(cuda_input_sums(&c, q, p.a.q_scale, n_row, k,
-                                         {got.data(), K_LINE / n_group}, "sums"),
-                         FATHOM_OK);
+        assert_int_equal(
+            cuda_input_sums(&c, q, p.a.q_scale, n_row, k, {got.data(), K_LINE / n_group}, "sums"),
+            FATHOM_OK);
         assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
         assert_memory_equal(got.data(), want.data(), want.size() * sizeof(float));
         assert_true(got.back() == guard);
@@ -591,7 +620,8 @@ float int8_output(const product_args &a, bool by_row, uint32_t e, uint32_t r, ui
         all += part;
         if (!by_row) sum += (double)part * a.q_scale[x * n_k_line + line] * ws[line];
     }
-    if (by_row) return (float)all * (a.q_scale[x * n_k_line] * a.row_scale[e * a.row_scale_step + n]);
+    if (by_row)
+        return (float)all * (a.q_scale[x * n_k_line] * a.row_scale[e * a.row_scale_step + n]);
     return (float)sum;
 }
 
@@ -652,7 +682,8 @@ void check_int8(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, boo
     uint32_t seed = 5;
     uint8_t *w = aligned(p.tiled, (size_t)p.n_expert * n * k), *q = (uint8_t *)a.q;
     for (size_t i = 0; i < (size_t)p.n_expert * n * k; i++) w[i] = (uint8_t)next(seed);
-    for (size_t i = 0; i < (size_t)p.n_in * k; i++) q[i] = (uint8_t)(int8_t)((int)(next(seed) % 255) - 127);
+    for (size_t i = 0; i < (size_t)p.n_in * k; i++)
+        q[i] = (uint8_t)(int8_t)((int)(next(seed) % 255) - 127);
     for (float &s : p.w_scale) s = 0.01f * (float)(1 + next(seed) % 100);
     for (float &s : p.q_scale) s = 0.01f * (float)(1 + next(seed) % 100);
     a.w = w;
@@ -719,9 +750,11 @@ int main(int argc, char **argv)
     all_shapes = argc > 1 && strcmp(argv[1], "all") == 0;
     simt_set_capability(9, 0);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain),   cmocka_unit_test(test_row_scales),
+        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_row_scales),
         cmocka_unit_test(test_int8),
         cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_cut_of_one_part),
         cmocka_unit_test(test_wide),
         cmocka_unit_test(test_u4),
         cmocka_unit_test(test_u4_scales_are_exact),

@@ -18,6 +18,7 @@ extern "C" {
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/e2m1.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
+#include "simt/handed.h"
 #include "simt/simt_fault.h"
 
 namespace
@@ -68,7 +69,8 @@ void make_source(source &m, bool is_mx, uint32_t n_row, uint32_t n_col, uint32_t
     m.codes.resize((size_t)n_row * n_col);
     m.scales.resize((size_t)n_row * n_col / block);
     for (uint8_t &c : m.codes) c = (uint8_t)(next(seed) % 16);
-    for (uint8_t &s : m.scales) s = (uint8_t)(is_mx ? 112 + next(seed) % 6 : 0x28 + next(seed) % 32);
+    for (uint8_t &s : m.scales)
+        s = (uint8_t)(is_mx ? 112 + next(seed) % 6 : 0x28 + next(seed) % 32);
 }
 
 /* A weight without what all scales are multiplied by. */
@@ -111,7 +113,8 @@ template <int G> void check_weights(const source &m, const uint8_t *tiles, uint3
         for (uint32_t step = 0; step < 8; step++) {
             struct e2m1_step of[2];
             const uint32_t pair = step / 2;
-            e2m1_weights<G>(words[2 * pair], words[2 * pair + 1], scales[pair * WORDS / 4], pair, of);
+            e2m1_weights<G>(words[2 * pair], words[2 * pair + 1], scales[pair * WORDS / 4], pair,
+                            of);
             for (uint32_t j = 0; j < 8; j++) {
                 const uint32_t row = warp * 16 + j / 2 % 2 * 8 + g;
                 const uint32_t col = i / 128 * 128 + step * 16 + j / 4 * 8 + 2 * t + j % 2;
@@ -227,6 +230,7 @@ std::vector<float> run(problem &p, bool mapped, uint32_t tile, const sm90_limits
     c.properties.sharedMemPerBlockOptin = 227 << 10;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking), cudaSuccess);
+    if (limits && mapped) handed_begin(a.handed);
     if (limits) {
         assert_int_equal(product_few_e2m1(a, tile, n_tile, *limits, c.stream), cudaSuccess);
     } else {
@@ -234,6 +238,7 @@ std::vector<float> run(problem &p, bool mapped, uint32_t tile, const sm90_limits
         assert_int_equal(product_bf16(&c, a, tile, n_tile, "e2m1"), FATHOM_OK);
     }
     assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
+    if (limits && mapped) handed_end();
     assert_int_equal(cudaStreamDestroy(c.stream), cudaSuccess);
     return out;
 }
@@ -296,6 +301,9 @@ void test_mapped(void **)
     check(false, 61, 80, 6 * 128, 4, true);
     check(true, 100, 144, 2 * 128, 1, true);
     check(false, 37, 64, 12 * 128, 9, true);
+    handed_launches = 0;
+    check(false, 29, 144, 16 * 128, 4, true); /* tiles are cut between blocks */
+    assert_true(handed_launches > 0);
 }
 
 } // namespace

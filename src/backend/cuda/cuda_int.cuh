@@ -267,6 +267,13 @@ struct sm90_limits {
                                             blocks of a cluster (1, 2, 4, 8) */
 };
 
+/* Where a block of product_few leaves sums of a tile that the next block goes on with, and flags,
+ * HANDED_FLAGS a block, which are zeros between launches. */
+struct handed_sums {
+    float *sums; /* NULL: tiles stay whole */
+    uint32_t *flags;
+};
+
 enum { PINNED_MAX = 16 }; /* more of them are copied as any memory is */
 
 struct cuda_backend {
@@ -352,7 +359,8 @@ struct cuda_backend {
         int32_t *experts; /* [rows of a round][rows_per_token], of this rank; -1: elsewhere */
         float *weights;   /* [rows of a round][K] */
     } round;              /* of moe_ep */
-    float *mtp_f;         /* [T][2D] */
+    struct handed_sums handed;
+    float *mtp_f; /* [T][2D] */
     bf16 *mtp_h;
     float *net_parts;    /* of ranks on several hosts: [world][rows][D] */
     uint32_t *net_draws; /* [world][rows][NET_DRAW_WORDS] */
@@ -494,6 +502,7 @@ struct expert_rows {
     bf16 *h;    /* not NULL: out rounded, of rows in_listed */
     uint8_t *q; /* not NULL: codes of the SwiGLU of [gate ; up], and their scales */
     float *scale;
+    bool early; /* product_args.tasks_early */
 };
 fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack *w,
                                const struct act *in, struct expert_rows rows, float *out,

@@ -501,6 +501,8 @@ static void name_scratch(struct cuda_backend *c)
     c->map.tasks = (struct task *)s[SCRATCH_TASKS];
     c->map.n_task = (int32_t *)s[SCRATCH_TASK_COUNT];
     c->map.rows = (int32_t *)s[SCRATCH_TASK_ROWS];
+    c->handed.sums = c->c.n_expert ? (float *)s[SCRATCH_HANDED_SUMS] : NULL;
+    c->handed.flags = (uint32_t *)s[SCRATCH_HANDED_FLAGS];
     c->round.x = s[SCRATCH_ROUND_X];
     c->round.experts = (int32_t *)s[SCRATCH_ROUND_EXPERTS];
     c->round.weights = (float *)s[SCRATCH_ROUND_WEIGHTS];

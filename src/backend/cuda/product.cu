@@ -392,6 +392,8 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.out_h = rows.h;
     a.out_q = rows.q;
     a.out_scale = rows.scale;
+    a.tasks_early = rows.early;
+    a.handed = c->handed;
     ASSERT((!rows.in_listed && !rows.out_listed && !rows.h && !rows.q) ||
            (c->map.tile >= PRODUCT_LARGE_TILE && cuda_takes_listed(c, &w->first)));
     a.w_stride = w->data_stride;

@@ -74,8 +74,11 @@ struct product_args {
     int32_t *feed;       /* product_fp8_wide: zeros, by which blocks take what is next; in the end
                           * zeros again */
     const float *input_sums; /* U4: input_sum of [rows of inputs][k / group] */
-    int known_task; /* 1 + a task that there is, and its expert, whatever is chosen; 0: none */
+    int known_task; /* the number of tasks, and the last one's expert, whatever is chosen; 0: it is
+                     * not known */
     int known_expert;
+    bool tasks_early; /* tasks were there before the kernel in front let this one begin */
+    struct handed_sums handed;
 };
 
 /* The rows that a block works on: at most `tile` of them, and where its weights are. */

@@ -147,6 +147,8 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
     s->bytes[SCRATCH_TASKS] = n_task * TASK_BYTES;
     s->bytes[SCRATCH_TASK_COUNT] = 12; /* and product_args.feed */
     s->bytes[SCRATCH_TASK_ROWS] = (rows + 1) * 4;
+    s->bytes[SCRATCH_HANDED_SUMS] = c->n_expert ? HANDED_SUM_BYTES : 4;
+    s->bytes[SCRATCH_HANDED_FLAGS] = (uint64_t)HANDED_BLOCKS_MAX * HANDED_FLAGS * 4;
     s->bytes[SCRATCH_ROUND_X] = round * (c->hidden + 4) * 4;
     s->bytes[SCRATCH_ROUND_EXPERTS] = round * rows_per_token * 4;
     s->bytes[SCRATCH_ROUND_WEIGHTS] = round * c->n_expert_used * 4;
@@ -226,6 +228,8 @@ const char *cuda_scratch_name(enum cuda_scratch part)
         [SCRATCH_TASKS] = "expert tasks",
         [SCRATCH_TASK_COUNT] = "expert task count",
         [SCRATCH_TASK_ROWS] = "expert rows",
+        [SCRATCH_HANDED_SUMS] = "experts' sums on their way",
+        [SCRATCH_HANDED_FLAGS] = "experts' sums that are there",
         [SCRATCH_ROUND_X] = "rows of all ranks",
         [SCRATCH_ROUND_EXPERTS] = "experts of all ranks' rows",
         [SCRATCH_ROUND_WEIGHTS] = "weights of all ranks' rows",

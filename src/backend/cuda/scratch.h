@@ -81,6 +81,9 @@ enum { INDEX_HEAD_CHUNK = 256, INDEX_HEAD_FEW_MAX = 512 };
 /* Tasks of experts (struct task); full ones have so many rows at least. */
 enum { TASK_BYTES = 12, TASK_ROWS_MIN = 8 };
 
+/* What product_few's blocks hand on: sums of all of them, and flags of each. */
+enum { HANDED_SUM_BYTES = 6 << 20, HANDED_BLOCKS_MAX = 2048, HANDED_FLAGS = 4 };
+
 /* A row of logits is drawn from in so many parts (generic/sample.cu). */
 enum { SAMPLE_PARTS = 32, SAMPLE_PART_BYTES = 16 };
 
@@ -125,6 +128,8 @@ enum cuda_scratch {
     SCRATCH_TASKS, /* struct task */
     SCRATCH_TASK_COUNT,
     SCRATCH_TASK_ROWS,
+    SCRATCH_HANDED_SUMS, /* of experts' products: sums that go from block to block, and flags */
+    SCRATCH_HANDED_FLAGS,
     SCRATCH_ROUND_X, /* of moe_ep: [rows of a round][D], and their experts and weights */
     SCRATCH_ROUND_EXPERTS,
     SCRATCH_ROUND_WEIGHTS,

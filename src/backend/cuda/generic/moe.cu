@@ -244,6 +244,13 @@ static fathom_err combine_rows(struct cuda_backend *c, const struct moe_args *a,
                        hidden, a->y->f);
 }
 
+/* Whether the experts' product of w lets no other kernel begin before its tasks are there
+ * (launch.cuh). */
+static bool releases_late(const struct cuda_backend *c, const struct matrix *w)
+{
+    return cuda_takes_listed(c, w) || (c->sm90 && w->pack.is_e2m1 && w->n_col % PACK4_COLS == 0);
+}
+
 /* expert_out, of mid, and its form. */
 static fathom_err run_down(struct cuda_backend *c, const struct weight *w, bool listed,
                            enum row_form *form)
@@ -252,6 +259,7 @@ static fathom_err run_down(struct cuda_backend *c, const struct weight *w, bool 
     struct act mid = cuda_mid(c, &down->first);
     if (!makes_codes(c, w, listed)) mid.sums = cuda_sums_for(c, &down->first);
     struct expert_rows rows = {1, listed, false};
+    rows.early = releases_late(c, w->moe.fused_up ? &w->moe.up.first : &w->moe.up_alone.first);
     if (listed) rows.h = (bf16 *)c->expert_out;
     const bool rounded = cuda_takes_listed(c, &down->first);
     *form = listed ? ROWS_BF16 : rounded ? ROWS_FLOAT_TO_ROUND : ROWS_FLOAT;

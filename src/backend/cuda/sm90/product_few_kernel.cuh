@@ -16,6 +16,9 @@
  * scales of rows is summed over all of K in integers. E2M1 is made bf16 in registers (e2m1.cuh) and
  * multiplied with inputs of bf16; the tensor cores sum all of a part of K.
  *
+ * A tile that two blocks share (few_walk) has one's sums handed on to the other through global
+ * memory, a warp's to the same warp, which goes on from them: what is added to what stays the same.
+ *
  * The sums of item i are in parts[i % 2], and their bytes count at ready[i % 2]. A block sends sums
  * of item i + 1 after its warps have read those of i, which they say at `read`; so whoever has got
  * those of i + 1 from every block may send those of i + 2, and nobody has to be asked. */
@@ -43,6 +46,16 @@ static __device__ __forceinline__ float sum_bits(float sum)
 static __device__ __forceinline__ float sum_bits(int sum)
 {
     return __uint_as_float((uint32_t)sum);
+}
+
+static __device__ __forceinline__ void take_bits(float &sum, float bits)
+{
+    sum = bits;
+}
+
+static __device__ __forceinline__ void take_bits(int &sum, float bits)
+{
+    sum = (int)__float_as_uint(bits);
 }
 
 static __device__ __forceinline__ void add_bits(float &sum, float bits)
@@ -361,7 +374,27 @@ sum_turned_part(float (&k_part)[N / 2], const struct few_work &w, const struct f
     }
 }
 
-/* k_part = the sum of the next part of K */
+/* sum += the next n K lines */
+template <int N, bool MAPPED, int G>
+static __device__ __forceinline__ void
+    add_k_lines(typename few_sum<G>::type (&sum)[N / 2], uint32_t n, const struct few_work &w,
+                const struct few_block<N, G> &b, const struct u4_lane &lane, struct few_ring &at)
+{
+    for (uint32_t i = 0; i < n; i++, advance(at, w.n_stage)) {
+        wait_phase(&b.s->full[at.stage], at.parity);
+        if constexpr (is_e2m1<G>()) {
+            add_e2m1_line<N, MAPPED, G>(sum, w, b, at.stage, lane);
+        } else if constexpr (G <= 0) {
+            add_k_line<N, MAPPED, G>(sum, w, b, at.stage);
+        } else if constexpr (MAPPED) {
+            add_stored_line<N, G>(sum, w, b, at.stage, lane);
+        } else {
+            add_u4_line<N, G>(sum, w, b, at.stage, lane);
+        }
+    }
+}
+
+/* k_part = the sum of a block's part of K */
 template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void
     sum_k_part(typename few_sum<G>::type (&k_part)[N / 2], const struct few_work &w,
@@ -369,32 +402,74 @@ static __device__ __forceinline__ void
 {
 #pragma unroll
     for (int j = 0; j < N / 2; j++) k_part[j] = 0;
-    for (uint32_t k_line = 0; k_line < w.k_part_lines; k_line++, advance(at, w.n_stage)) {
-        wait_phase(&b.s->full[at.stage], at.parity);
-        if constexpr (is_e2m1<G>()) {
-            add_e2m1_line<N, MAPPED, G>(k_part, w, b, at.stage, lane);
-        } else if constexpr (G <= 0) {
-            add_k_line<N, MAPPED, G>(k_part, w, b, at.stage);
-        } else if constexpr (MAPPED) {
-            add_stored_line<N, G>(k_part, w, b, at.stage, lane);
-        } else {
-            add_u4_line<N, G>(k_part, w, b, at.stage, lane);
-        }
-    }
+    add_k_lines<N, MAPPED, G>(k_part, w.k_part_lines, w, b, lane, at);
 }
 
-/* total = the sum of all parts, which are added to zero one after the other; a lone part as it is
- */
-template <int N, bool MAPPED, int G>
-static __device__ __forceinline__ void
-    sum_k_parts(typename few_sum<G>::type (&total)[N / 2], const struct few_work &w,
-                const struct few_block<N, G> &b, const struct u4_lane &lane, struct few_ring &at)
+/* ---- sums that go from one block to the next ---- */
+
+/* A thread's values of what block `block` hands on, CONSUMERS apart, and its warp's flag: 1 when
+ * they are there, 0 again when they are taken. */
+template <int N>
+static __device__ __forceinline__ float *handed_at(const struct few_work &w, uint32_t block)
 {
-    sum_k_part<N, MAPPED, G>(total, w, b, lane, at);
-    if (w.n_k_part == 1) return;
+    return w.a.handed.sums + (size_t)block * CONSUMERS * (N / 2) + threadIdx.x;
+}
+
+static __device__ __forceinline__ uint32_t *handed_flag(const struct few_work &w, uint32_t block)
+{
+    return &w.a.handed.flags[block * CONSUMER_WARPS + threadIdx.x / WARP];
+}
+
+template <int N, typename SUM>
+static __device__ __forceinline__ void hand_on(const struct few_work &w, const SUM (&sum)[N / 2])
+{
+    float *to = handed_at<N>(w, blockIdx.x);
 #pragma unroll
-    for (int j = 0; j < N / 2; j++) total[j] += 0;
-    for (uint32_t i = 1; i < w.n_k_part; i++) {
+    for (int j = 0; j < N / 2; j++) to[j * CONSUMERS] = sum_bits(sum[j]);
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) grid_store_release(handed_flag(w, blockIdx.x), 1);
+}
+
+/* What the block in front has handed on. */
+template <int N, typename SUM>
+static __device__ __forceinline__ void take_over(const struct few_work &w, SUM (&sum)[N / 2])
+{
+    DCHECK(blockIdx.x > 0);
+    const volatile float *from = handed_at<N>(w, blockIdx.x - 1);
+    uint32_t *flag = handed_flag(w, blockIdx.x - 1);
+    while (!warp_ballot(grid_load_acquire(flag))) continue;
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) *flag = 0;
+#pragma unroll
+    for (int j = 0; j < N / 2; j++) take_bits(sum[j], from[j * CONSUMERS]);
+}
+
+/* total = the sum of a run's K lines: of one part as it is; more are added to zero one after the
+ * other. If the run does not begin with the tile, to what the block in front has of it. */
+template <int N, bool MAPPED, bool CUT, int G>
+static __device__ __forceinline__ void sum_run(typename few_sum<G>::type (&total)[N / 2],
+                                               const struct few_run &r, const struct few_work &w,
+                                               const struct few_block<N, G> &b,
+                                               const struct u4_lane &lane, struct few_ring &at)
+{
+    const bool one = w.n_k_part == 1;
+    uint32_t k = CUT ? warp_uniform(r.k_begin) : 0;
+    const uint32_t end = CUT ? warp_uniform(r.k_end) : w.n_k_line;
+    if (k) {
+        take_over<N>(w, total);
+    } else {
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) total[j] = 0;
+    }
+    if (one || !k) {
+        const uint32_t n = one ? end - k : w.k_part_lines;
+        add_k_lines<N, MAPPED, G>(total, n, w, b, lane, at);
+        if (one) return;
+#pragma unroll
+        for (int j = 0; j < N / 2; j++) total[j] += 0;
+        k += n;
+    }
+    for (; k < end; k += w.k_part_lines) {
         typename few_sum<G>::type k_part[N / 2];
         sum_k_part<N, MAPPED, G>(k_part, w, b, lane, at);
 #pragma unroll
@@ -561,12 +636,13 @@ template <int N, bool MAPPED, bool SPLIT, int G>
 static __device__ __forceinline__ void consume(const struct few_work &w,
                                                const struct few_block<N, G> &b)
 {
-    const uint32_t step = gridDim.x / w.cluster_size, n_run = run_count<MAPPED>(w);
+    constexpr bool CUT = MAPPED && !SPLIT && may_cut<G>();
+    struct few_walk walk = walk_of<MAPPED, CUT>(w, MAPPED ? (uint32_t)*w.a.n_task : w.n_row_tile);
+    struct few_run r;
     const struct u4_lane lane = u4_lane_of(w, b);
     struct few_ring at = {0, 0};
     uint32_t n_item = 0; /* items so far */
-    for (uint32_t i = blockIdx.x / w.cluster_size; i < n_run; i += step) {
-        const struct few_run r = run_at<MAPPED>(w, i);
+    while (walk_on<MAPPED, CUT>(w, walk, b.cluster_rank, r)) {
         struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
         if (is_packed<G>()) rows.row_scale = NULL; /* they have none, and tiles may be short */
         struct few_scales<N> scales;
@@ -596,8 +672,12 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
             } else {
                 scales.out[0] = column_scale<G>(w, rows, lane_column(col * BM));
                 scales.out[1] = column_scale<G>(w, rows, lane_column(col * BM) + 8);
-                sum_k_parts<N, MAPPED, G>(sum, w, b, lane, at);
-                store_tile<N, G>(w, rows, outputs, col * BM, sum, scales);
+                sum_run<N, MAPPED, CUT, G>(sum, r, w, b, lane, at);
+                if (CUT && r.k_end < w.n_k_line) {
+                    hand_on<N>(w, sum);
+                } else {
+                    store_tile<N, G>(w, rows, outputs, col * BM, sum, scales);
+                }
             }
         }
     }

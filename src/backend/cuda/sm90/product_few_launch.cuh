@@ -89,6 +89,18 @@ static void set_launch(struct few_launch *l, uint32_t n_block, uint32_t cluster_
     l->config.numAttrs = cluster_size > 1 ? 2 : 1;
 }
 
+/* K lines at whose multiples tiles of n_block blocks that walk may be cut, or 0. A tile's parts are
+ * added one after the other; one part goes on wherever it stopped. */
+template <int N> static uint32_t cut_lines_of(const struct few_work &w, uint32_t n_block)
+{
+    enum { ONE_PART_LINES = 8 };
+    const uint32_t n = w.n_k_part > 1 ? w.k_part_lines : ONE_PART_LINES;
+    const bool has_room = w.a.handed.sums && n_block <= HANDED_BLOCKS_MAX &&
+                          n_block * CONSUMERS * (N / 2) * sizeof(float) <= HANDED_SUM_BYTES;
+    static_assert((int)HANDED_FLAGS == (int)CONSUMER_WARPS, "a flag a warp");
+    return has_room && w.run_cols == 1 && w.n_k_line > n && w.n_k_line % n == 0 ? n : 0;
+}
+
 template <int N, bool MAPPED, int G>
 static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
                           const struct sm90_limits &limits, uint32_t i_tile, cudaStream_t stream)
@@ -117,6 +129,7 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
                 is_packed<G>() && i == 0 ? limits.n_sm * f.per_sm : limits.few[i_tile][i];
             if (w.cluster_size == 1u << i) n_run = min(n_run, most);
         }
+        if (MAPPED && may_cut<G>() && w.cluster_size == 1) w.cut_lines = cut_lines_of<N>(w, n_run);
     }
     w.n_stage = f.n_stage;
     w.stage_bytes = weight_bytes<N, G>(f.turns) + N * input_bytes<G>();

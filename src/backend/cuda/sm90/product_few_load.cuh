@@ -120,6 +120,7 @@ struct few_work {
     uint32_t n_col_tile;
     uint32_t n_row_tile; /* plain */
     uint32_t run_cols;   /* column tiles of a run */
+    uint32_t cut_lines;  /* tiles may be cut at multiples of so many K lines; 0: they stay whole */
 };
 
 /* A block's view of its shared memory. */
@@ -165,32 +166,102 @@ static __device__ __forceinline__ void advance(struct few_ring &r, uint32_t n_st
     }
 }
 
-/* A run: column tiles of one row tile, one after the other. */
+/* A run: column tiles of one row tile, one after the other, and the K lines of each that are this
+ * block's. */
 struct few_run {
     int row_tile;
     uint32_t col;
     uint32_t col_end;
+    uint32_t k_begin;
+    uint32_t k_end;
 };
-
-template <bool MAPPED>
-static __device__ __forceinline__ uint32_t run_count(const struct few_work &w)
-{
-    uint32_t n_row = MAPPED ? (uint32_t)*w.a.n_task : w.n_row_tile;
-    return n_row * ceil_div(w.n_col_tile, w.run_cols);
-}
 
 /* Mapped: the columns of a task one after the other. Plain: all rows of a column tile at once,
  * which have its weights in common. */
 template <bool MAPPED>
-static __device__ __forceinline__ struct few_run run_at(const struct few_work &w, uint32_t i)
+static __device__ __forceinline__ struct few_run run_at(const struct few_work &w, uint32_t i,
+                                                        uint32_t cluster_rank)
 {
-    const uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols);
+    const uint32_t n_col = ceil_div(w.n_col_tile, w.run_cols), k_part = w.n_k_line / w.cluster_size;
     const uint32_t col = MAPPED ? i % n_col : i / w.n_row_tile;
     struct few_run r;
     r.row_tile = (int)(MAPPED ? i / n_col : i % w.n_row_tile);
     r.col = col * w.run_cols;
     r.col_end = min(r.col + w.run_cols, w.n_col_tile);
+    r.k_begin = cluster_rank * k_part;
+    r.k_end = r.k_begin + k_part;
     return r;
+}
+
+/* Whether tiles of experts may be cut between blocks. Packed ones are slower to multiply than to
+ * load, so that a last round of few blocks leaves memory idle; FP8's and int8's are not. */
+template <int G> static __host__ __device__ constexpr bool may_cut(void)
+{
+    return is_packed<G>();
+}
+
+/* What a block walks through: every run that is a multiple of the number of blocks on from its own.
+ * Or, where that would give some a run more than others, an even share of the K lines of all runs,
+ * in order, counted in units of cut_lines:
+ *
+ *   block b      |--- whole runs ---|= first lines of a run =|
+ *   block b + 1                                              |= its last lines =|--- whole ---|...
+ *
+ * A block makes those first lines before all else and hands their sums on (product_few_kernel.cuh);
+ * those last lines come behind all else. So it waits for the block in front, which began before it
+ * did and waits for nobody in what it is waited for. */
+struct few_walk {
+    uint32_t i, end, step; /* whole runs that are left */
+    uint32_t head;         /* K lines of run `end` that come first; 0: none, or they have come */
+    uint32_t tail, last; /* K lines of run `last` that are the block's in front, which comes last */
+};
+
+/* The start of it, of n_row row tiles. CUT: runs may be cut. */
+template <bool MAPPED, bool CUT>
+static __device__ __forceinline__ struct few_walk walk_of(const struct few_work &w, uint32_t n_row)
+{
+    const uint32_t n_run = n_row * ceil_div(w.n_col_tile, w.run_cols);
+    const uint32_t n_block = gridDim.x / w.cluster_size, block = blockIdx.x / w.cluster_size;
+    struct few_walk walk = {block, n_run, n_block, 0, 0, 0};
+    if (CUT && w.cut_lines && n_run > n_block) {
+        const uint32_t per = w.n_k_line / w.cut_lines, n_unit = n_run * per;
+        const uint32_t least = n_unit / n_block, more = n_unit % n_block;
+        const uint32_t begin = least * block + min(block, more);
+        const uint32_t end = begin + least + (block < more ? 1 : 0);
+        DCHECK(w.run_cols == 1 && w.n_k_line % w.cut_lines == 0 && least >= per);
+        walk.i = (begin + per - 1) / per;
+        walk.end = end / per;
+        walk.step = 1;
+        walk.head = end % per * w.cut_lines;
+        walk.tail = begin % per * w.cut_lines;
+        walk.last = begin / per;
+    }
+    return walk;
+}
+
+/* The next run; false: there is none. */
+template <bool MAPPED, bool CUT>
+static __device__ __forceinline__ bool walk_on(const struct few_work &w, struct few_walk &walk,
+                                               uint32_t cluster_rank, struct few_run &r)
+{
+    if (CUT && walk.head) {
+        r = run_at<MAPPED>(w, walk.end, cluster_rank);
+        r.k_end = walk.head;
+        walk.head = 0;
+        return true;
+    }
+    if (walk.i < walk.end) {
+        r = run_at<MAPPED>(w, walk.i, cluster_rank);
+        walk.i += walk.step;
+        return true;
+    }
+    if (CUT && walk.tail) {
+        r = run_at<MAPPED>(w, walk.last, cluster_rank);
+        r.k_begin = walk.tail;
+        walk.tail = 0;
+        return true;
+    }
+    return false;
 }
 
 /* ---- the warp that loads ---- */
@@ -348,40 +419,69 @@ static __device__ __forceinline__ uint32_t load_early(const struct few_work &w,
                                                       const struct few_block<N, G> &b,
                                                       const struct few_run &r, int expert)
 {
-    const uint32_t k_part = w.n_k_line / w.cluster_size, k_line0 = b.cluster_rank * k_part;
-    const uint32_t n = min(k_part * (r.col_end - r.col), w.n_stage);
+    const uint32_t n_line = r.k_end - r.k_begin, n = min(n_line * (r.col_end - r.col), w.n_stage);
     for (uint32_t i = 0; i < n && threadIdx.x % WARP == 0; i++) {
-        load_weights<N, MAPPED, G>(w, b, i, k_line0 + i % k_part, r.col + i / k_part, expert);
+        load_weights<N, MAPPED, G>(w, b, i, r.k_begin + i % n_line, r.col + i / n_line, expert);
     }
     return n;
+}
+
+/* Row tiles, and an expert's number, as the kernel before the one in front left them. Past L1: this
+ * one has not waited for either. */
+template <bool MAPPED>
+static __device__ __forceinline__ uint32_t row_tiles_early(const struct few_work &w)
+{
+    if (!MAPPED) return w.n_row_tile;
+    return w.a.known_task ? (uint32_t)w.a.known_task
+                          : (uint32_t) * (const volatile int32_t *)w.a.n_task;
+}
+
+static __device__ __forceinline__ int expert_early(const struct few_work &w, int row_tile)
+{
+    if (row_tile + 1 == w.a.known_task) return w.a.known_expert;
+    return *(const volatile int32_t *)&w.a.tasks[row_tile].expert;
+}
+
+/* Whether a run's expert is known before this kernel has waited for the one in front. */
+template <bool MAPPED>
+static __device__ __forceinline__ bool is_early(const struct few_work &w, int row_tile)
+{
+    return !MAPPED || w.a.tasks_early || row_tile + 1 == w.a.known_task;
 }
 
 template <int N, bool MAPPED, int G>
 static __device__ __forceinline__ void produce(const struct few_work &w,
                                                const struct few_block<N, G> &b)
 {
+    constexpr bool CUT = MAPPED && may_cut<G>();
     const bool leads = threadIdx.x % WARP == 0;
-    const uint32_t k_part = w.n_k_line / w.cluster_size,
-                   k_line0 = b.cluster_rank * k_part; /* what is this block's */
-    const uint32_t step = gridDim.x / w.cluster_size, first = blockIdx.x / w.cluster_size;
-    const struct few_run run0 = run_at<MAPPED>(w, first);
+    const bool counted = !MAPPED || w.a.tasks_early || w.a.known_task;
+    struct few_walk walk = {};
+    struct few_run r = {};
     uint32_t n_early = 0;
-    const bool known = !MAPPED || run0.row_tile + 1 == w.a.known_task;
-    if (known) n_early = load_early<N, MAPPED, G>(w, b, run0, MAPPED ? w.a.known_expert : 0);
+    bool goes = false, begun = false;
+    if (counted) {
+        walk = walk_of<MAPPED, CUT>(w, row_tiles_early<MAPPED>(w));
+        goes = walk_on<MAPPED, CUT>(w, walk, b.cluster_rank, r);
+        begun = goes && is_early<MAPPED>(w, r.row_tile);
+        if (begun)
+            n_early = load_early<N, MAPPED, G>(w, b, r, MAPPED ? expert_early(w, r.row_tile) : 0);
+    }
     dependency_wait();
-    const int expert0 = MAPPED ? w.a.tasks[run0.row_tile].expert : 0; /* if there is such a task */
-    const uint32_t n_run = run_count<MAPPED>(w);
-    if (!known && first < n_run) n_early = load_early<N, MAPPED, G>(w, b, run0, expert0);
+    DCHECK(!MAPPED || !w.a.known_task || *w.a.n_task == w.a.known_task);
+    if (!counted) {
+        walk = walk_of<MAPPED, CUT>(w, (uint32_t)*w.a.n_task);
+        goes = walk_on<MAPPED, CUT>(w, walk, b.cluster_rank, r);
+    }
+    if (goes && !begun) n_early = load_early<N, MAPPED, G>(w, b, r, w.a.tasks[r.row_tile].expert);
     struct few_ring at = {0, 0};
-    for (uint32_t i = first; i < n_run; i += step) {
-        const struct few_run r = run_at<MAPPED>(w, i);
+    for (; goes; goes = walk_on<MAPPED, CUT>(w, walk, b.cluster_rank, r)) {
         const struct product_rows rows = product_rows_of(w.a, r.row_tile, N);
         const int expert = MAPPED ? w.a.tasks[r.row_tile].expert : 0;
         struct few_gather<N> g;
         gather_of<N, MAPPED, G>(g, w, rows);
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            for (uint32_t k_line = k_line0; k_line < k_line0 + k_part;
-                 k_line++, advance(at, w.n_stage)) {
+            for (uint32_t k_line = r.k_begin; k_line < r.k_end; k_line++, advance(at, w.n_stage)) {
                 wait_phase(&b.s->empty[at.stage], at.parity ^ 1);
                 if (n_early) {
                     n_early--;

@@ -118,6 +118,27 @@ static __device__ __forceinline__ void cluster_store(uint32_t address_in_cluster
                  : "memory");
 }
 
+/* v, which is the same in all lanes, in a way that the compiler knows it: what a loop around
+ * warpgroup products goes by has to be (docs/kernels/product_fp8.md). */
+static __device__ __forceinline__ uint32_t warp_uniform(uint32_t v)
+{
+    return __reduce_max_sync(FULL_MASK, v);
+}
+
+/* Between blocks of a grid: what the thread has done and seen comes before the store; what comes
+ * before a store comes before what follows the load that sees it. */
+static __device__ __forceinline__ void grid_store_release(uint32_t *p, uint32_t v)
+{
+    asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+
+static __device__ __forceinline__ uint32_t grid_load_acquire(const uint32_t *p)
+{
+    uint32_t v;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(v) : "l"(p) : "memory");
+    return v;
+}
+
 /* Values at an address from cluster_address, aligned to their size. */
 static __device__ __forceinline__ float2 cluster_load_2(uint32_t address_in_cluster)
 {

@@ -107,6 +107,24 @@ SIMT_UNSEEN static void cluster_store(uint32_t address_in_cluster, uint32_t barr
     simt_barrier_update(barrier_in_cluster, 0, -(int)sizeof v);
 }
 
+static inline uint32_t warp_uniform(uint32_t v)
+{
+    if (v != __shfl_sync(FULL_MASK, v, 0)) simt_fault("a value that lanes do not have in common");
+    return v;
+}
+
+/* Blocks run one after the other. */
+SIMT_UNSEEN static void grid_store_release(uint32_t *p, uint32_t v)
+{
+    *p = v;
+}
+
+SIMT_UNSEEN static uint32_t grid_load_acquire(const uint32_t *p)
+{
+    if (!*p) simt_fault("a block waits for what no block before it has left");
+    return *p;
+}
+
 SIMT_UNSEEN static float2 cluster_load_2(uint32_t address_in_cluster)
 {
     float2 v;
