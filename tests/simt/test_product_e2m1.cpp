@@ -296,6 +296,17 @@ void test_plain(void **)
     check(false, 1, 64, 24 * 128, 1, false);  /* eight */
 }
 
+/* The portable kernel alone takes what ends in half a line of 128. */
+void test_half_a_line(void **)
+{
+    for (bool mapped : {false, true}) {
+        problem p;
+        make(p, false, 13, 144, 11 * 64, 1, mapped);
+        check_sums(p, mapped, run(p, mapped, 8, NULL));
+        check_sums(p, mapped, run(p, mapped, 32, NULL));
+    }
+}
+
 void test_mapped(void **)
 {
     check(false, 61, 80, 6 * 128, 4, true);
@@ -314,6 +325,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_are_exact),
         cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_half_a_line),
         cmocka_unit_test(test_mapped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

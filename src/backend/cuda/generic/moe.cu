@@ -248,6 +248,7 @@ static fathom_err combine_rows(struct cuda_backend *c, const struct moe_args *a,
  * (launch.cuh). */
 static bool releases_late(const struct cuda_backend *c, const struct matrix *w)
 {
+    ASSERT(!w->tiled || w->dtype != DTYPE_BF16);
     return cuda_takes_listed(c, w) || (c->sm90 && w->pack.is_e2m1 && w->n_col % PACK4_COLS == 0);
 }
 

@@ -416,7 +416,10 @@ static fathom_err launch_wide(struct cuda_backend *c, const struct product_args 
     const dim3 grid(ceil_div(a.n, WIDE_ROWS), n_tile);
     const size_t bytes = (size_t)STAGES * AHEAD * NT * 8 * K_LINE_BYTES;
     const uint32_t n_line = ceil_div(a.k, PACK4_COLS);
-    const uint32_t n_part = W::HAS_PARTS ? fp8_k_part_count(a.n, n_line, a.tasks != NULL) : 1;
+    const bool whole =
+        a.k % PACK4_COLS == 0; /* else no other kernel takes it, and it has one part */
+    const uint32_t n_part =
+        W::HAS_PARTS && whole ? fp8_k_part_count(a.n, n_line, a.tasks != NULL) : 1;
     return cuda_launch(c, what, product_bf16_wide_kernel<NT, W>, grid, THREADS, bytes, a,
                        n_part > 1 ? a.k / 64 / n_part : a.k / 64);
 }

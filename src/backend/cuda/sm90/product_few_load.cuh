@@ -6,8 +6,8 @@
  *   empty --- all copies issued; full: 1 + 32 arrivals and the bytes ---> full
  *   full ---- read by the four warps ---> empty
  *
- * Weights do not change: those of a plain product, and of the expert that every token takes, are
- * requested before the kernel waits for the one in front of it. */
+ * Weights do not change: those of a plain product, of the expert that every token takes, and of
+ * tasks that were there early, are requested before the kernel waits for the one in front of it. */
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_LOAD_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_LOAD_CUH
 
