@@ -128,6 +128,7 @@ bool chat_prompt_in_reasoning(const struct chat_style *s, const char *prompt, si
 struct chat_reasoning_tags {
     const char *begin, *end;
     const char *calls; /* a marker that ends it too; NULL: none does */
+    const char *turn;  /* what an answer's header ends in: tags in front of it are others' */
 };
 
 /* chat_reasoning_tags - as chat_parser_create's parser takes them; tools may be NULL */

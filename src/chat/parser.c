@@ -211,6 +211,7 @@ struct chat_reasoning_tags chat_reasoning_tags(const struct chat_style *s, const
         .begin = CHAT_THINK,
         .end = CHAT_THINK_END,
         .calls = reads_calls(s, tools) ? markup_of(s)->ends_reasoning : NULL,
+        .turn = markup_of(s) == &parser_markup_kimi ? CHAT_IM_MIDDLE : CHAT_ASSISTANT,
     };
 }
 

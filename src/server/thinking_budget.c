@@ -19,14 +19,15 @@ void thinking_budget_init(struct thinking_budget *b, uint32_t n_token, const str
                                   .begin = tokenizer_find(t, tags.begin),
                                   .end = tokenizer_find(t, tags.end),
                                   .calls = tags.calls ? tokenizer_find(t, tags.calls) : -1,
-                                  .closing = closing};
+                                  .closing = closing,
+                                  .turn = tokenizer_find(t, tags.turn)};
 }
 
 /* Tokens behind the tag that is open at the prompt's end; SIZE_MAX: none is. */
 static size_t n_behind_tag(const struct thinking_budget *b, const struct token_list *prompt)
 {
     for (size_t i = prompt->n; i-- > 0;) {
-        if (prompt->ids[i] == b->end) break;
+        if (prompt->ids[i] == b->end || prompt->ids[i] == b->turn) break;
         if (prompt->ids[i] == b->begin) return prompt->n - 1 - i;
     }
     return SIZE_MAX;

@@ -21,6 +21,7 @@ struct thinking_budget {
     int32_t begin, end;               /* <think>, </think>; -1: no such token */
     int32_t calls;                    /* ends reasoning too; -1: none */
     const struct token_list *closing; /* before a forced `end`; NULL: nothing */
+    int32_t turn;                     /* behind which the answer begins; -1: no such token */
 };
 
 /* thinking_budget_init - of n_token tokens, with the tags of a checkpoint
@@ -31,7 +32,7 @@ void thinking_budget_init(struct thinking_budget *b, uint32_t n_token, const str
                           const struct tokenizer *t, const struct token_list *closing,
                           const json_t *tools);
 
-/* thinking_budget_opens - whether a prompt ends in reasoning, by its last tag */
+/* thinking_budget_opens - whether a prompt ends in reasoning, by the last tag of its last turn */
 bool thinking_budget_opens(const struct thinking_budget *b, const struct token_list *prompt);
 
 /* thinking_budget_constrain - a constraint for one output: what the budget leaves of what another

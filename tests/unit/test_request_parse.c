@@ -241,8 +241,8 @@ static const struct refusal refusals[] = {
      "thinking_token_budget is -2, needed is -1 to 2147483647"},
     {API_COMPLETION, "{" P ",\"thinking_token_budget\":true}", "thinking_token_budget",
      "thinking_token_budget is a boolean, needed is an integer"},
-    {API_CHAT, "{" M ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}}",
-     "thinking.budget_tokens", "thinking.budget_tokens is 0, needed is at least 1"},
+    {API_CHAT, "{" M ",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":-2}}",
+     "thinking.budget_tokens", "thinking.budget_tokens is -2, needed is at least -1"},
     {API_CHAT, "{" M ",\"stream\":true,\"stream_options\":{\"usage\":true}}",
      "stream_options.usage", "stream_options.usage is not known here; leave it out"},
     {API_CHAT, "{" M ",\"chat_template_kwargs\":{\"think\":true}}", "chat_template_kwargs.think",
@@ -501,6 +501,7 @@ static void test_thinking_budgets(void **state)
     assert_int_equal(budget_of(",\"thinking_token_budget\":0"), 0);
     assert_int_equal(budget_of(",\"thinking_token_budget\":2147483647"), INT32_MAX);
     assert_int_equal(budget_of(",\"thinking\":{\"type\":\"auto\",\"budget_tokens\":7}"), 7);
+    assert_int_equal(budget_of(",\"thinking\":{\"type\":\"disabled\",\"budget_tokens\":0}"), 0);
     /* the smallest holds, in whatever order */
     assert_int_equal(budget_of(",\"thinking_token_budget\":5,"
                                "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":7}"),

@@ -16,7 +16,16 @@
 
 #define TOKENIZER_JSON FATHOM_SOURCE_DIR "/models/pilot/tokenizer.json"
 
-enum { BEGIN = 5, END = 6, CALLS = 8, WORD = 300, N_WORD = 10, LENGTH = 60, N_CASE = 4000 };
+enum {
+    BEGIN = 5,
+    END = 6,
+    CALLS = 8,
+    TURN = 12,
+    WORD = 300,
+    N_WORD = 10,
+    LENGTH = 60,
+    N_CASE = 4000
+};
 
 static int32_t closing_ids[] = {304, 305, 304};
 
@@ -42,7 +51,7 @@ static int32_t wanted(const struct thinking_budget *b, const struct token_list *
     uint32_t n_reasoning = 0, n_said = 0, i = 0;
     bool opened = false;
     for (size_t k = 0; thinking && k < prompt->n; k++) {
-        if (prompt->ids[k] == BEGIN || prompt->ids[k] == END) {
+        if (prompt->ids[k] == BEGIN || prompt->ids[k] == END || prompt->ids[k] == TURN) {
             opened = prompt->ids[k] == BEGIN;
             n_reasoning = 0;
         } else if (opened) {
@@ -66,10 +75,10 @@ static int32_t wanted(const struct thinking_budget *b, const struct token_list *
 /* A prompt whose last tag, if it has any, is followed by a few tokens. */
 static void make_prompt(struct token_list *prompt)
 {
-    static const int32_t tags[] = {WORD, BEGIN, END};
+    static const int32_t tags[] = {WORD, BEGIN, END, TURN};
     prompt->n = 0;
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(token_list_add(prompt, tags[below(3)]), FATHOM_OK);
+        assert_int_equal(token_list_add(prompt, tags[below(4)]), FATHOM_OK);
         for (uint32_t k = below(4); k > 0; k--)
             assert_int_equal(token_list_add(prompt, WORD), FATHOM_OK);
     }
@@ -122,7 +131,7 @@ static void masks_are_the_definition(void **state)
     uint32_t n_forced = 0;
     for (int i = 0; i < N_CASE; i++) {
         const struct token_list closing = {.ids = closing_ids, .n = below(4)};
-        const struct thinking_budget b = {below(7), BEGIN, END, CALLS, &closing};
+        const struct thinking_budget b = {below(7), BEGIN, END, CALLS, &closing, TURN};
         make_prompt(&prompt);
         walk(&b, &prompt, below(2), &n_forced);
     }
@@ -136,11 +145,10 @@ static void a_prompt_opens_reasoning_by_its_last_tag(void **state)
     static const struct {
         int32_t ids[4];
         bool opens;
-    } cases[] = {{{9, 9, 9, 9}, false},
-                 {{BEGIN, 9, 9, 9}, true},
-                 {{BEGIN, 9, END, 9}, false},
-                 {{END, 9, 9, BEGIN}, true}};
-    const struct thinking_budget b = {1, BEGIN, END, -1, NULL};
+    } cases[] = {{{9, 9, 9, 9}, false},       {{BEGIN, 9, 9, 9}, true},
+                 {{BEGIN, 9, END, 9}, false}, {{BEGIN, 9, TURN, 9}, false}, /* another's */
+                 {{TURN, 9, 9, BEGIN}, true}, {{END, 9, 9, BEGIN}, true}};
+    const struct thinking_budget b = {1, BEGIN, END, -1, NULL, TURN};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct token_list prompt = {0};
         for (int k = 0; k < 4; k++)
@@ -197,7 +205,7 @@ static void what_a_grammar_wants_begins_behind_the_budget(void **state)
     const struct tokenizer *t = *state;
     const struct token_list prompt = {0};
     const fathom_info info = {.eos_ids = {1}, .n_eos = 1};
-    struct thinking_budget b = {0, -1, END, -1, NULL};
+    struct thinking_budget b = {0, -1, END, -1, NULL, -1};
     struct grammar_vocab *v;
     struct grammar *g;
     json_t *choices = json_pack("[s, s]", "yes", "no");
@@ -251,7 +259,7 @@ static void a_closing_that_is_barred_is_left_out(void **state)
 {
     (void)state;
     const struct token_list prompt = {0}, closing = {.ids = closing_ids, .n = 3};
-    const struct thinking_budget b = {1, -1, END, -1, &closing};
+    const struct thinking_budget b = {1, -1, END, -1, &closing, -1};
     fathom_constraint c = {.ops = &bar_ops};
     assert_int_equal(thinking_budget_constrain(&b, &prompt, true, &c), FATHOM_OK);
     assert_true(c.ops->accept(c.state, WORD));
@@ -286,7 +294,7 @@ static void tags_are_those_of_the_checkpoint(void **state)
 static void a_failing_allocation_leaves_the_other_constraint(void **state)
 {
     (void)state;
-    const struct thinking_budget b = {1, BEGIN, END, -1, NULL};
+    const struct thinking_budget b = {1, BEGIN, END, -1, NULL, -1};
     const struct token_list prompt = {0};
     fathom_constraint c = {0};
     mem_fail_after(0);

@@ -119,8 +119,9 @@ fathom_err field_thinking_budget(struct field_context *x, const struct field *f,
 
 fathom_err field_thinking(struct field_context *x, const struct field *f, json_t *v)
 {
-    static const struct field budget_tokens = {
-        .name = "thinking.budget_tokens", .lo = 1, .hi = INFINITY};
+    const struct field budget_tokens = {.name = "thinking.budget_tokens",
+                                        .lo = api_is_anthropic(x->r->api) ? 1 : -1,
+                                        .hi = INFINITY};
     if (json_is_boolean(v)) {
         set_thinking(x->r, PRECEDENCE_THINKING, json_is_true(v));
         return FATHOM_OK;
