@@ -75,17 +75,36 @@ static bool comes_before(struct request *a, struct request *b)
     return sequence_of(a)->submitted_us < sequence_of(b)->submitted_us;
 }
 
+/* The prompts that could be shared, if any lane owes much, and what lanes owe besides what there
+ * are pages of for those: it counts as owed until they run. */
+static void find_wide(const struct share *s, const uint64_t *all, struct request **wide,
+                      uint64_t *owed)
+{
+    uint64_t sum = 0;
+    bool any = false;
+    for (uint32_t i = 0; i < s->n_lane; i++) sum += all[i];
+    for (uint32_t i = 0; i < s->n_lane; i++) any |= owes_much(s, all[i], sum);
+    for (uint32_t i = 0; i < s->n_lane; i++) {
+        uint32_t n = 0;
+        const bool looks = any && all[i] > 0;
+        wide[i] = looks ? sched_first_wide(s->parts[i].sched, s->least * s->n_lane, &n) : NULL;
+        owed[i] = all[i];
+        if (!wide[i]) continue;
+        const uint32_t n_owed = sequence_of(wide[i])->n_owed;
+        ASSERT(n_owed <= all[i]);
+        if (n < n_owed) owed[i] -= n_owed - n;
+    }
+}
+
 /* The prompt that is shared next, and which wait for it; NULL: there is none. */
-static struct request *choose(struct share *s, const uint64_t *owed, uint32_t *home)
+static struct request *choose(struct share *s, const uint64_t *all, uint32_t *home)
 {
     struct request *wide[PARALLEL_RANKS_MAX], *first = NULL;
-    uint64_t sum = 0, n_waiting = 0;
-    bool any = false;
+    uint64_t owed[PARALLEL_RANKS_MAX], sum = 0, n_waiting = 0;
+    find_wide(s, all, wide, owed);
     for (uint32_t i = 0; i < s->n_lane; i++) sum += owed[i];
-    for (uint32_t i = 0; i < s->n_lane; i++) any |= owes_much(s, owed[i], sum);
     for (uint32_t i = 0; i < s->n_lane; i++) {
         struct share_part *p = &s->parts[i];
-        wide[i] = any && owed[i] > 0 ? sched_first_wide(p->sched, s->least * s->n_lane) : NULL;
         p->waiting = owes_much(s, owed[i], sum) ? wide[i] : NULL;
         if (p->waiting) n_waiting += owed[i];
     }

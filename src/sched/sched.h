@@ -152,11 +152,12 @@ bool sched_plan_ahead(struct sched *s, const struct plan *plan, struct plan *nex
 
 /* sched_first_wide - the request that plans come to first of those that lack `least` tokens of one
  * kind of rows, of their prompts first, besides what the cache and the tiers have of them, and no
- * logits of these; NULL: there is none. None counts that waits for a place, and of the others that
- * wait the first alone that would lack as many if nothing were found.
+ * logits of these; NULL: there is none. None counts that waits for a place or fetches pages, and of
+ * the others that wait the first alone that would lack as many if nothing were found.
  *
+ *   n_lacking  how many it lacks; undefined without one
  * Cost  O(live requests), and what admission takes to look for the pages of one. */
-struct request *sched_first_wide(const struct sched *s, uint32_t least);
+struct request *sched_first_wide(const struct sched *s, uint32_t least, uint32_t *n_lacking);
 
 /* sched_lend - others compute up to n_token tokens of r in the next step: the next sched_plan may
  * give it as many more than there is budget for, if it lacks `least` or more, of its prompt first,

@@ -81,7 +81,6 @@ uint32_t sched_n_guest_page(const struct sched *s)
 static uint32_t n_known_soon(const struct sched *s, struct request *r)
 {
     if (r->state == REQUEST_RUNNING) return r->n_computed;
-    if (r->state == REQUEST_FETCHING) return r->fetch.end * KV_PAGE_TOKENS;
     const struct sched_findings found = sched_look_up(s, r);
     return (found.n_page + found.match.n_page) * KV_PAGE_TOKENS;
 }
@@ -92,28 +91,24 @@ static bool may_be_wide(const struct request *r, uint32_t least)
     return r->n_to_score == 0 && r->n_computed < r->n_prompt && request_gap(r) >= least;
 }
 
-static bool is_wide(const struct sched *s, struct request *r, uint32_t least)
+/* And what it lacks. */
+static bool is_wide(const struct sched *s, struct request *r, uint32_t least, uint32_t *n_lacking)
 {
     if (!may_be_wide(r, least)) return false;
     const uint32_t n = n_known_soon(s, r);
-    return n < r->n_prompt && gap_behind(s, r, n) >= least;
+    if (n >= r->n_prompt) return false;
+    *n_lacking = gap_behind(s, r, n);
+    return *n_lacking >= least;
 }
 
-static struct request *first_wide(const struct sched *s, const struct request_list *l,
-                                  uint32_t least)
-{
-    struct request *r = l->head;
-    while (r && !is_wide(s, r, least)) r = r->next;
-    return r;
-}
-
-struct request *sched_first_wide(const struct sched *s, uint32_t least)
+struct request *sched_first_wide(const struct sched *s, uint32_t least, uint32_t *n_lacking)
 {
     ASSERT(least >= 2); /* one that has drafts lacks one */
-    struct request *r = first_wide(s, &s->running, least);
-    if (!r) r = first_wide(s, &s->fetching, least);
-    if (r || is_full(s)) return r;
-    r = s->waiting.head;
-    while (r && !may_be_wide(r, least)) r = r->next;
-    return r && is_wide(s, r, least) ? r : NULL;
+    struct request *r = s->running.head, *w = is_full(s) ? NULL : s->waiting.head;
+    uint32_t n_running = 0, n_waiting = 0;
+    while (r && !is_wide(s, r, least, &n_running)) r = r->next;
+    while (w && !may_be_wide(w, least)) w = w->next;
+    if (w && ((r && request_is_before(r, w)) || !is_wide(s, w, least, &n_waiting))) w = NULL;
+    *n_lacking = w ? n_waiting : n_running;
+    return w ? w : r;
 }

@@ -74,7 +74,6 @@ struct walk {
     uint32_t score;          /* prompt tokens whose logits the step can still give */
     uint32_t n_decode;       /* RUNNING requests with gap 1 that the walk has not reached */
     uint32_t n_place;        /* entries that the plan may still get */
-    bool is_held_back;       /* who comes now, of gaps wider than one */
     bool short_of_pages;
 };
 
@@ -421,14 +420,18 @@ static void add_gap(struct sched *s, struct walk *w, struct request *r, uint32_t
         add_entry(s, w, r, n_token + n_lent, n_lent);
 }
 
+static bool is_held_back(const struct sched *s, const struct request *r)
+{
+    return s->held_back && !request_is_before(r, s->held_back);
+}
+
 static void plan_running(struct sched *s, struct walk *w, struct request *r)
 {
     uint32_t gap = gap_of_kind(s, r);
     uint32_t room = w->left;
-    w->is_held_back |= r == s->held_back;
     if (request_gap(r) == 1) {
         w->n_decode--;
-    } else if (w->is_held_back) {
+    } else if (is_held_back(s, r)) {
         return;
     } else {
         room -= w->n_decode < room ? w->n_decode : room;
@@ -637,7 +640,7 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
 
     while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages && !is_full(s)) {
         struct request *r = s->waiting.head;
-        if (w.is_held_back || r == s->held_back) break;
+        if (is_held_back(s, r)) break;
         if (w.n_place == 0 || fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
         if (r->state == REQUEST_FETCHING) continue;
         add_gap(s, &w, r, gap_of_kind(s, r), least(w.left, w.prefill));

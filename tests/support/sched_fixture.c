@@ -68,7 +68,8 @@ void fixture_close(struct sched_fixture *f)
     plan_fini(&f->plan);
 }
 
-struct request *fixture_add(struct sched_fixture *f, uint32_t n_prompt, uint32_t max_output)
+static struct request *add(struct sched_fixture *f, uint32_t n_prompt, uint32_t max_output,
+                           int32_t priority)
 {
     struct sched_job *j = &f->jobs[f->n_job++];
     j->r = (struct request){.id = f->n_job,
@@ -77,10 +78,21 @@ struct request *fixture_add(struct sched_fixture *f, uint32_t n_prompt, uint32_t
                             .stop_ids = stop_ids,
                             .n_stop_id = 1,
                             .n_prompt = n_prompt,
-                            .max_token = n_prompt + max_output};
+                            .max_token = n_prompt + max_output,
+                            .priority = priority};
     sched_add(f->s, &j->r);
     sched_check(f->s);
     return &j->r;
+}
+
+struct request *fixture_add(struct sched_fixture *f, uint32_t n_prompt, uint32_t max_output)
+{
+    return add(f, n_prompt, max_output, 0);
+}
+
+struct request *fixture_add_urgent(struct sched_fixture *f, uint32_t n_prompt, uint32_t max_output)
+{
+    return add(f, n_prompt, max_output, -1);
 }
 
 void fixture_plan(struct sched_fixture *f)

@@ -46,6 +46,9 @@ void fixture_close(struct sched_fixture *f);
 /* fixture_add - the next request, its ids all 0; it stops at STOP_ID */
 struct request *fixture_add(struct sched_fixture *f, uint32_t n_prompt, uint32_t max_output);
 
+/* fixture_add_urgent - the same, before all others */
+struct request *fixture_add_urgent(struct sched_fixture *f, uint32_t n_prompt, uint32_t max_output);
+
 void fixture_plan(struct sched_fixture *f);
 
 /* fixture_commit - every row of the step has drawn `id` */

@@ -62,8 +62,10 @@ static void what_is_lent_goes_to_one_request_of_one_plan(void **state)
     fixture_plan(&f);
     fixture_commit(&f, 5);
     struct request *r = fixture_add(&f, 200, 4), *behind = fixture_add(&f, 50, 4);
-    assert_null(sched_first_wide(f.s, 201));
-    assert_ptr_equal(sched_first_wide(f.s, 60), r);
+    uint32_t n;
+    assert_null(sched_first_wide(f.s, 201, &n));
+    assert_ptr_equal(sched_first_wide(f.s, 60, &n), r);
+    assert_int_equal(n, 200);
     sched_lend(f.s, r, 40, 60);
     fixture_plan(&f);
     assert_int_equal(f.plan.n_entry, 2);
@@ -99,12 +101,62 @@ static void a_full_scheduler_has_nobody_else(void **state)
     fixture_plan(&f);
     fixture_commit(&f, 5);
     struct request *r = fixture_add(&f, 200, 4);
-    assert_null(sched_first_wide(f.s, 60));
+    uint32_t n;
+    assert_null(sched_first_wide(f.s, 60, &n));
     sched_end(f.s, first, REQUEST_FINISH_CANCEL, 1);
-    assert_ptr_equal(sched_first_wide(f.s, 60), r);
-    assert_null(sched_first_wide(f.s, 201));
+    assert_ptr_equal(sched_first_wide(f.s, 60, &n), r);
+    assert_null(sched_first_wide(f.s, 201, &n));
     struct request *longer = fixture_add(&f, 300, 4);
-    assert_ptr_equal(sched_first_wide(f.s, 201), longer);
+    assert_ptr_equal(sched_first_wide(f.s, 201, &n), longer);
+    fixture_close(&f);
+}
+
+/* What a prompt lacks besides its pages, whether it runs or waits. */
+static void cached_tokens_are_not_lacking(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    uint32_t n;
+    fixture_open_cached(&f, 32, 64, 4);
+    struct request *first = fixture_add(&f, 200, 1);
+    while (first->state != REQUEST_FINISHED) {
+        fixture_plan(&f);
+        fixture_commit(&f, 5);
+    }
+    struct request *r = fixture_add(&f, 400, 4);
+    assert_ptr_equal(sched_first_wide(f.s, 60, &n), r);
+    assert_int_equal(n, 400 - 192);
+    assert_null(sched_first_wide(f.s, 300, &n));
+    fixture_plan(&f);
+    fixture_commit(&f, 5);
+    assert_ptr_equal(sched_first_wide(f.s, 60, &n), r);
+    assert_int_equal(n, 400 - 192 - 64);
+    fixture_close(&f);
+}
+
+/* One that runs is held back with who comes behind it; who comes before it is admitted. */
+static void who_comes_before_the_held_one_is_admitted(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    uint32_t n;
+    fixture_open(&f, 32, 64, 4);
+    struct request *held = fixture_add(&f, 200, 4);
+    fixture_plan(&f);
+    fixture_commit(&f, 5);
+    struct request *behind = fixture_add(&f, 100, 4);
+    sched_hold_back(f.s, held);
+    fixture_plan(&f);
+    assert_int_equal(f.plan.n_entry, 0);
+    assert_int_equal(behind->state, REQUEST_WAITING);
+    struct request *before = fixture_add_urgent(&f, 100, 4);
+    assert_ptr_equal(sched_first_wide(f.s, 60, &n), before);
+    sched_hold_back(f.s, held);
+    fixture_plan(&f);
+    assert_int_equal(f.plan.n_entry, 1);
+    fixture_expect(&f, 0, before, 0, 64, false);
+    assert_int_equal(behind->state, REQUEST_WAITING);
+    fixture_commit(&f, 5);
     fixture_close(&f);
 }
 
@@ -148,6 +200,8 @@ int main(void)
         cmocka_unit_test(runs_are_even_where_there_is_room),
         cmocka_unit_test(what_is_lent_goes_to_one_request_of_one_plan),
         cmocka_unit_test(a_full_scheduler_has_nobody_else),
+        cmocka_unit_test(cached_tokens_are_not_lacking),
+        cmocka_unit_test(who_comes_before_the_held_one_is_admitted),
         cmocka_unit_test(guests_pages_go_before_anybody_waits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
