@@ -112,29 +112,30 @@ static void give(fathom_options *out, fathom_layout layout, uint32_t n_rank)
 
 /* ---- one way --------------------------------------------------------------------------------- */
 
-/* Of a prompt that comes alone: by the ranks that have it, or all of them. Of a shared step the
- * last run takes longest, which sees most. */
+/* Of a prompt that comes alone: by the ranks that have it, or all of them, but for a rest that is
+ * too short to be shared. Of a shared step the last run takes longest, which sees most. */
 static void expect_prompt(struct layout_plan *l, const struct rank_layout *all,
                           const struct model_config *config)
 {
     const struct engine_settings *s = &l->settings;
     const uint32_t n_lane = s->place.parallel.dp.size > 1 ? s->place.parallel.dp.size : 1;
-    const double n_input = all->load.n_input;
-    l->shares_prompt =
-        n_lane > 1 && s->share_prompts > 0 && n_input >= (double)s->share_prompts * n_lane;
-    const double n_by = l->shares_prompt ? n_lane : 1, n_most = s->limits.max_token * n_by;
-    ASSERT(n_most >= 1 && l->first_token_s <= 0);
-    for (double first = 0, end; first < n_input; first = end) {
+    const uint64_t n_input = all->load.n_input, least = (uint64_t)s->share_prompts * n_lane;
+    const bool shares = n_lane > 1 && s->share_prompts > 0;
+    l->shares_prompt = shares && n_input >= least;
+    ASSERT(s->limits.max_token >= 1 && l->first_token_s <= 0);
+    for (uint64_t first = 0, end; first < n_input; first = end) {
+        const bool is_shared = shares && n_input - first >= least;
+        const uint64_t n_by = is_shared ? n_lane : 1, n_most = s->limits.max_token * n_by;
         end = first + n_most < n_input ? first + n_most : n_input;
-        const double n_row = (end - first) / n_by;
+        const double n_row = (double)(end - first) / (double)n_by;
         const struct step_rows rows = {.n_row = n_row,
                                        .n_request = 1,
-                                       .first = end - n_row,
-                                       .last = end,
+                                       .first = (double)end - n_row,
+                                       .last = (double)end,
                                        .n_logit = 1,
                                        .is_prompt = true,
-                                       .n_lane = l->shares_prompt ? n_lane : 1,
-                                       .is_shared = l->shares_prompt};
+                                       .n_lane = (uint32_t)n_by,
+                                       .is_shared = is_shared};
         l->first_token_s += step_time(&all->machine, s, &l->memory, config, &rows);
     }
 }

@@ -197,6 +197,11 @@ static void a_prompt_alone_is_predicted_as_it_is_computed(void **state)
     o.max_num_batched_tokens = 512; /* of a lane; a step has half of it */
     compare(&r, &o, H200);
     assert_true(r.plans[1].first_token_s < apart.plans[1].first_token_s);
+    o.load.n_input = 8192 + 2048; /* a third step; with one token less its rest stays on its lane */
+    compare(&r, &o, H200);
+    o.load.n_input--;
+    compare(&apart, &o, H200);
+    assert_true(r.plans[1].first_token_s < apart.plans[1].first_token_s);
 }
 
 static void requests_that_run_fit_the_cache(void **state)
