@@ -167,8 +167,9 @@ struct request *sched_first_wide(const struct sched *s, uint32_t least, uint32_t
 void sched_lend(struct sched *s, const struct request *r, uint32_t n_token, uint32_t least);
 
 /* sched_hold_back - in the next sched_plan neither r nor who comes behind it gets tokens of a gap
- * wider than one, nor is one of them admitted: what that plan could have given is sched_n_left.
- * That plan ends it; it may have no entry though requests are live. */
+ * wider than one, nor is one of them admitted, but for r that the tiers have pages of: they come
+ * meanwhile. What that plan could have given is sched_n_left. That plan ends it; it may have no
+ * entry though requests are live. */
 void sched_hold_back(struct sched *s, const struct request *r);
 
 /* sched_n_left - tokens of prompts that the last sched_plan had budget for besides its entries */

@@ -640,9 +640,10 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
 
     while (s->waiting.head && w.left > 0 && w.prefill > 0 && !w.short_of_pages && !is_full(s)) {
         struct request *r = s->waiting.head;
-        if (is_held_back(s, r)) break;
+        const bool is_held = is_held_back(s, r);
+        if (is_held && (r != s->held_back || !sched_look_up(s, r).match.n_page)) break;
         if (w.n_place == 0 || fit_score(&w, r, 1) == 0 || !admit(s, &w, r, now_us)) break;
-        if (r->state == REQUEST_FETCHING) continue;
+        if (is_held || r->state == REQUEST_FETCHING) continue;
         add_gap(s, &w, r, gap_of_kind(s, r), least(w.left, w.prefill));
     }
     put_in_order(s, &w);

@@ -235,6 +235,26 @@ static void others_run_while_pages_are_read(void **state)
     assert_int_equal(tiers_get_stats(f->tiers)->n_restored_disk, 4);
 }
 
+/* One that is held back gets its pages meanwhile, and does not run when it has them. */
+static void pages_of_a_held_request_come(void **state)
+{
+    struct fixture *f = *state;
+    put_on_disk(f, 1);
+    sim_disk_options_of(f->io)->max_delay = 0;
+    struct request *r = add(f, 1, TEXT), *behind = add(f, 2, 20);
+    for (int i = 0; i < 20 && r->state != REQUEST_RUNNING; i++) {
+        sched_hold_back(f->s, r);
+        step(f);
+        assert_int_equal(f->plan.n_entry, 0);
+        assert_int_equal(behind->state, REQUEST_WAITING);
+    }
+    assert_int_equal(r->state, REQUEST_RUNNING);
+    assert_int_equal(r->n_cached, 4 * KV_PAGE_TOKENS);
+    step(f);
+    assert_int_equal(f->plan.n_entry, 2);
+    finish(f);
+}
+
 static void a_request_goes_on_from_where_filling_stops(void **state)
 {
     struct fixture *f = *state;
@@ -486,6 +506,7 @@ int main(void)
         CASE(pages_in_memory_come_back_within_the_plan),
         CASE(pages_of_another_salt_do_not),
         CASE(others_run_while_pages_are_read),
+        CASE(pages_of_a_held_request_come),
         CASE(a_request_goes_on_from_where_filling_stops),
         CASE(nobody_waits_for_ever),
         CASE(who_waits_for_pages_can_be_cancelled),
