@@ -26,7 +26,7 @@ extern "C" {
 #include "backend/cuda/sm90/product_int8.cuh"
 #include "backend/cuda/sm90/product_u4.cuh"
 #include "backend/cuda/sm90/u4.cuh"
-#include "simt/handed.h"
+#include "simt/product_tasks.h"
 #include "simt/simt_fault.h"
 
 namespace
@@ -188,28 +188,6 @@ float scale_of(const problem &p, uint32_t expert, uint32_t col, uint32_t k)
     return a.w_scale[expert * a.w_scale_step + col / K_LINE * (a.k / K_LINE) + k / K_LINE];
 }
 
-/* Row r belongs to expert r % 4; those of the fourth to none. */
-uint32_t map_rows(problem &p, uint32_t tile)
-{
-    p.tasks.clear();
-    p.rows.clear();
-    for (int32_t e = 0; e < EXPERTS; e++) {
-        const int32_t first = (int32_t)p.rows.size();
-        for (uint32_t r = (uint32_t)e; r < p.a.n_token; r += 4) p.rows.push_back((int32_t)r);
-        int32_t size = (int32_t)tile, n = (int32_t)p.rows.size() - first;
-        if (tile == PRODUCT_WIDE_TILE && n > size) size = 192;
-        for (int32_t at = first; at < (int32_t)p.rows.size(); at += size) {
-            p.tasks.push_back({e, at, min(size, (int32_t)p.rows.size() - at)});
-        }
-    }
-    p.n_task = (int32_t)p.tasks.size();
-    p.tasks.resize(p.tasks.size() + 2); /* the host does not know how many there are */
-    p.a.tasks = p.tasks.data();
-    p.a.n_task = &p.n_task;
-    p.a.rows = p.rows.data();
-    return (uint32_t)p.tasks.size();
-}
-
 enum kernel { FEW, MANY, MANY_LISTED, WIDE };
 
 uint32_t tile_of(kernel which)
@@ -258,7 +236,7 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
               const sm90_limits &limits)
 {
     a.n_token = n_row;
-    const uint32_t n_tile = mapped ? map_rows(p, tile) : ceil_div(n_row, tile);
+    const uint32_t n_tile = mapped ? map_rows(p, EXPERTS, tile) : ceil_div(n_row, tile);
     a.tasks = p.a.tasks;
     a.n_task = p.a.n_task;
     a.rows = p.a.rows;
@@ -704,7 +682,7 @@ void check_int8(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, boo
     for (uint32_t tile : {8u, 16u, 32u, (uint32_t)PRODUCT_LARGE_TILE}) {
         std::vector<float> got((size_t)(n_row + 1) * a.out_stride, guard);
         a.out = got.data();
-        const uint32_t n_tile = mapped ? map_rows(p, tile) : ceil_div(n_row, tile);
+        const uint32_t n_tile = mapped ? map_rows(p, EXPERTS, tile) : ceil_div(n_row, tile);
         assert_int_equal(product_i8(&c, a, tile, n_tile, "int8"), FATHOM_OK);
         assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
         if (first.empty()) first = got;

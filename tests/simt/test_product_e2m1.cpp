@@ -18,7 +18,7 @@ extern "C" {
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/e2m1.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
-#include "simt/handed.h"
+#include "simt/product_tasks.h"
 #include "simt/simt_fault.h"
 
 namespace
@@ -199,32 +199,13 @@ void make(problem &p, bool is_mx, uint32_t n_row, uint32_t n, uint32_t k, uint32
     a.w_scale = p.global.data();
 }
 
-/* Row r belongs to expert r % 4; those of the fourth to none. */
-uint32_t map_rows(problem &p, uint32_t tile)
-{
-    p.tasks.clear();
-    p.rows.clear();
-    for (int32_t e = 0; e < EXPERTS; e++) {
-        const int32_t first = (int32_t)p.rows.size();
-        for (uint32_t r = (uint32_t)e; r < p.a.n_token; r += 4) p.rows.push_back((int32_t)r);
-        for (int32_t at = first; at < (int32_t)p.rows.size(); at += (int32_t)tile)
-            p.tasks.push_back({e, at, min((int32_t)tile, (int32_t)p.rows.size() - at)});
-    }
-    p.n_task = (int32_t)p.tasks.size();
-    p.tasks.resize(p.tasks.size() + 2); /* the host does not know how many there are */
-    p.a.tasks = p.tasks.data();
-    p.a.n_task = &p.n_task;
-    p.a.rows = p.rows.data();
-    return (uint32_t)p.tasks.size();
-}
-
 /* Outputs of the portable kernel, or with limits of that of sm_90. */
 std::vector<float> run(problem &p, bool mapped, uint32_t tile, const sm90_limits *limits)
 {
     cuda_backend c = {};
     const size_t n = (size_t)(p.a.n_token + 1) * p.a.out_stride;
     std::vector<float> out(n, guard);
-    const uint32_t n_tile = mapped ? map_rows(p, tile) : ceil_div(p.a.n_token, tile);
+    const uint32_t n_tile = mapped ? map_rows(p, EXPERTS, tile) : ceil_div(p.a.n_token, tile);
     product_args a = p.a;
     a.out = out.data();
     c.properties.sharedMemPerBlockOptin = 227 << 10;
