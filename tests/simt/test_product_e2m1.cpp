@@ -1,6 +1,6 @@
 /* test_product_e2m1.cpp - the products of packed E2M1 weights on the simulated GPU: weights are
  * exact; few rows at a time or many, in clusters or not, and the portable kernel give the same bits
- * and write nothing else */
+ * and write nothing else; so does the kernel of the experts' second half */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,6 +17,7 @@ extern "C" {
 
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/e2m1.cuh"
+#include "backend/cuda/sm90/down_few.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "simt/product_tasks.h"
 #include "simt/simt_fault.h"
@@ -164,6 +165,7 @@ struct problem {
     std::vector<uint64_t> tiles;
     std::vector<float> global;
     std::vector<bf16> h;
+    std::vector<int32_t> expert; /* of a row; EXPERTS: none */
     std::vector<task> tasks;
     std::vector<int32_t> rows;
     int32_t n_task;
@@ -176,6 +178,8 @@ void make(problem &p, bool is_mx, uint32_t n_row, uint32_t n, uint32_t k, uint32
     const uint32_t n_expert = mapped ? EXPERTS : 1, n_in = (n_row + in_divisor - 1) / in_divisor;
     uint32_t seed = 17;
     a = {};
+    p.expert.clear();
+    for (uint32_t r = 0; r < n_row; r++) p.expert.push_back(mapped ? (int32_t)r % 4 : 0);
     for (uint32_t e = 0; e < n_expert; e++) make_source(p.w[e], is_mx, n, k, e);
     a.pack = pack4_of(&p.w[0].s.form);
     a.n = n;
@@ -224,15 +228,15 @@ std::vector<float> run(problem &p, bool mapped, uint32_t tile, const sm90_limits
     return out;
 }
 
-void check_sums(const problem &p, bool mapped, const std::vector<float> &got)
+void check_sums(const problem &p, const std::vector<float> &got)
 {
     double error = 0.0, norm = 0.0;
     const product_args &a = p.a;
     for (uint32_t r = 0; r <= a.n_token; r++) {
-        const uint32_t e = mapped ? r % 4 : 0;
+        const uint32_t e = r < a.n_token ? (uint32_t)p.expert[r] : EXPERTS;
         for (uint32_t col = 0; col < a.out_stride; col++) {
             const float out = got[(size_t)r * a.out_stride + col];
-            if (r == a.n_token || e >= EXPERTS || col >= a.n) {
+            if (e >= EXPERTS || col >= a.n) {
                 assert_true(out == guard);
                 continue;
             }
@@ -261,7 +265,7 @@ void check(bool is_mx, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divis
     }
     split = tight; /* the blocks of a cluster share the K of a tile */
     const std::vector<float> want = run(p, mapped, 32, NULL);
-    check_sums(p, mapped, want);
+    check_sums(p, want);
     for (uint32_t tile : {8u, 16u, 32u, 64u}) {
         split.n_sm = (n_row / tile + EXPERTS) * ceil_div(n, 64) / 2 + 1;
         for (const sm90_limits &limits : {roomy, split, tight})
@@ -298,6 +302,78 @@ void test_mapped(void **)
     assert_true(handed_launches > 0);
 }
 
+/* The experts' second half of tokens with so many rows, the last of them the last expert's, by
+ * down_few and row by row. */
+void check_down(bool is_mx, uint32_t n_token, uint32_t n_used, uint32_t n, uint32_t k, bool shared)
+{
+    const uint32_t rows = n_used + 1, n_row = n_token * rows;
+    uint32_t seed = 5;
+    problem p;
+    sm90_limits roomy = {};
+    roomy.n_sm = N_SM;
+    make(p, is_mx, n_row, n, k, 1, true);
+    std::vector<int32_t> experts;
+    std::vector<float> weights, gate_up, extra, want, y((size_t)n_token * n + GUARD_COLS, guard);
+    for (uint32_t i = 0; i < n_row * 2 * k; i++)
+        gate_up.push_back((float)(next(seed) % 4001) / 500 - 4);
+    for (uint32_t r = 0; r < n_row; r++) {
+        p.expert[r] = r % rows == n_used ? EXPERTS - 1 : (int32_t)(next(seed) % EXPERTS);
+        if (r % rows < n_used) experts.push_back(p.expert[r]);
+        if (r % rows < n_used) weights.push_back((float)(next(seed) % 1000) / 700);
+        for (uint32_t i = 0; i < k; i += 4) {
+            const float *g = &gate_up[(size_t)r * 2 * k + i];
+            const float4 v = swiglu(*(const float4 *)g, *(const float4 *)(g + k));
+            const float of[4] = {v.x, v.y, v.z, v.w};
+            for (uint32_t j = 0; j < 4; j++)
+                ((bf16 *)p.a.h)[(size_t)r * k + i + j] = __float2bfloat16_rn(of[j]);
+        }
+    }
+    assert_int_equal(product_few_init(&roomy), cudaSuccess);
+    const std::vector<float> out = run(p, true, 8, &roomy);
+    check_sums(p, out);
+    for (uint32_t i = 0; i < n_token * n; i++) {
+        const uint32_t t = i / n;
+        float sum = 0;
+        extra.push_back((float)(next(seed) % 100) / 64);
+        for (uint32_t r = 0; r < rows; r++)
+            sum = fmaf(r < n_used ? weights[t * n_used + r] : 1.0f,
+                       out[(size_t)(t * rows + r) * p.a.out_stride + i % n], sum);
+        want.push_back(shared ? sum + extra[i] : sum);
+    }
+    down_args a = {};
+    a.w = (const uint8_t *)p.a.w;
+    a.w_stride = p.a.w_stride;
+    a.pack = p.a.pack;
+    a.w_scale = p.a.w_scale;
+    a.w_scale_step = p.a.w_scale_step;
+    a.n = n;
+    a.k = k;
+    a.n_token = n_token;
+    a.rows_per_token = rows;
+    a.n_used = n_used;
+    a.n_expert = EXPERTS;
+    a.experts = experts.data();
+    a.weights = weights.data();
+    a.gate_up = gate_up.data();
+    a.shared = shared ? extra.data() : NULL;
+    a.y = y.data();
+    cudaStream_t stream;
+    assert_int_equal(down_few_init(), cudaSuccess);
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    assert_int_equal(down_few(a, stream), cudaSuccess);
+    assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+    want.resize(y.size(), guard);
+    assert_true(y == want);
+}
+
+void test_down(void **)
+{
+    check_down(false, 2, 9, 80, 2 * 128, false); /* more rows than columns of an operand */
+    check_down(true, 1, 8, 64, 3 * 128, true);
+    check_down(false, 3, 2, 144, 6 * 128, true); /* two K parts */
+}
+
 } // namespace
 
 int main(void)
@@ -308,6 +384,7 @@ int main(void)
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_half_a_line),
         cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

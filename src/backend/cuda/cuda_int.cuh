@@ -477,6 +477,9 @@ bool cuda_takes_many(const struct cuda_backend *c, const struct matrix *w, const
 /* whether kernels of sm90/ take the experts' matrix with tasks of PRODUCT_LARGE_TILE rows, read
  * rows in the order of the list and leave rows of bf16 */
 bool cuda_takes_listed(const struct cuda_backend *c, const struct matrix *w);
+/* whether tasks of few rows of the experts' matrix run on sm90/: of gate and up so that down_few
+ * may follow, of down as down_few */
+bool cuda_few_is_sm90(const struct cuda_backend *c, const struct matrix *w);
 struct query_rows {
     bf16 *to;
     uint32_t stride;

@@ -188,11 +188,17 @@ static fathom_err product_u4(struct cuda_backend *c, const struct product_args &
                    : product_u4_small(c, a, tile, n_tile, what);
 }
 
+/* Whether sm90/ takes it, all rows. */
+static bool takes_e2m1(const struct cuda_backend *c, const struct pack4 &pack, uint32_t k)
+{
+    return c->sm90 && pack.is_e2m1 && k % PACK4_COLS == 0;
+}
+
 /* A product of E2M1. */
 static fathom_err product_e2m1(struct cuda_backend *c, const struct product_args &a, uint32_t tile,
                                uint32_t n_tile, const char *what)
 {
-    if (!c->sm90 || a.in_rows || a.k % PACK4_COLS) return product_bf16(c, a, tile, n_tile, what);
+    if (a.in_rows || !takes_e2m1(c, a.pack, a.k)) return product_bf16(c, a, tile, n_tile, what);
     c->last.what = what;
     c->last.grid = dim3(c->limits.n_sm, tile, n_tile);
     return cuda_check(c, product_few_e2m1(a, tile, n_tile, c->limits, c->stream),
@@ -341,6 +347,11 @@ bool cuda_takes_many(const struct cuda_backend *c, const struct matrix *w, const
 bool cuda_takes_listed(const struct cuda_backend *c, const struct matrix *w)
 {
     return w->tiled || (c->sm90 && cuda_wants_fp8(c, w) && product_u4_takes(w->pack));
+}
+
+bool cuda_few_is_sm90(const struct cuda_backend *c, const struct matrix *w)
+{
+    return cuda_takes_listed(c, w) || (cuda_wants_bf16(c, w) && takes_e2m1(c, w->pack, w->n_col));
 }
 
 fathom_err cuda_product_query(struct cuda_backend *c, const struct matrix *w, const struct act *in,

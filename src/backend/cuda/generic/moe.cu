@@ -189,8 +189,8 @@ static bool down_is_few(const struct cuda_backend *c, const struct moe_args *a,
                         uint32_t rows_per_token)
 {
     const struct matrix_stack *down = &a->w->moe.down;
-    return a->n_token <= DOWN_TOKENS_MAX && cuda_takes_listed(c, &a->w->moe.up.first) &&
-           cuda_takes_listed(c, &down->first) &&
+    return a->n_token <= DOWN_TOKENS_MAX && cuda_few_is_sm90(c, &a->w->moe.up.first) &&
+           cuda_few_is_sm90(c, &down->first) &&
            down->first.n_col / 128 * rows_per_token <= DOWN_K_LINES_MAX;
 }
 

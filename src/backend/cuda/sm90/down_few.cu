@@ -11,9 +11,7 @@
  * never looked at. K lines, parts of K and rows are added as by kernels of their own; of int8 with
  * scales of rows a row's K lines, in integers.
  *
- * U4 weights take half of the room, so there is no ring: all of them are requested at once. Making
- * their codes is more work than four warps can do in time, so three warpgroups make the sums of
- * every third row each and leave them in shared memory, where they are added up in the end.
+ * down_few_packed.cu has the kernels of packed weights.
  *
  *   empty --- weights requested; full: 2 arrivals and the bytes ---> full
  *   full ---- read by the four warps ---> empty
@@ -22,68 +20,23 @@
 
 #include <type_traits>
 
-#include "backend/cuda/common.cuh"
 #include "backend/cuda/generic/int8_codes.cuh"
-#include "backend/cuda/k_parts.h"
-#include "backend/cuda/sm90/stage.cuh"
-#include "backend/cuda/sm90/u4.cuh"
+#include "backend/cuda/sm90/down_few_work.cuh"
 
 enum {
-    BM = TILE_ROWS, /* outputs of a tile */
-    COLS = 8,
-    CONSUMERS = 128,
-    CONSUMER_WARPS = CONSUMERS / WARP,
     THREADS = CONSUMERS + WARP,
     W_BYTES = BM * K_LINE_BYTES,
-    IN_BYTES = COLS * K_LINE_BYTES,
-    AHEAD = 5,         /* K lines of inputs that a warp makes at a time, */
-    ROWS_AHEAD = 3,    /* or rows, */
+    ROWS_AHEAD = 3,    /* rows of inputs that a warp makes at a time, */
     KEPT_LINES = 2,    /* which it keeps if they are no longer */
     STAGES_ALONE = 12, /* one token: one block a multiprocessor; with more tokens, two */
     STAGES_MANY = 9,
-    U4_GROUPS = 3,      /* warpgroups */
-    U4_LINE_GROUPS = 2, /* of a K line, at most */
-    U4_WARPS = U4_GROUPS * CONSUMER_WARPS,
-    U4_THREADS = (U4_WARPS + 1) * WARP,
-    BYTES_MAX = SHARED_MAX,
 };
-static_assert((int)DOWN_K_LINES_MAX <= (int)WARP, "a lane of the loading warp has a K line");
 static_assert(BM == CONSUMER_WARPS * 16 && (int)SCALE_BLOCK % BM == 0, "a tile has one scale");
 static_assert(STAGES_ALONE <= (int)DOWN_K_LINES_MAX, "barriers of all stages");
-static_assert(PACK4_CODE_BYTES + 2 * PACK4_ROWS * 5 + IN_BYTES + BM * 4 <=
-                  (BYTES_MAX - 2048) / DOWN_K_LINES_MAX,
-              "shared memory of a block with U4 weights");
-static_assert(W_BYTES % 1024 == 0 && IN_BYTES % 1024 == 0, "atoms of operands");
-
-/* The start of a block's shared memory; stages of weights and the inputs of all K lines follow. */
-struct alignas(1024) down_shared {
-    float w_scale[DOWN_K_LINES_MAX];
-    float in_scale[DOWN_K_LINES_MAX];
-    uint64_t full[DOWN_K_LINES_MAX];
-    uint64_t empty[DOWN_K_LINES_MAX];
-    uint64_t made;
-};
+static_assert(W_BYTES % 1024 == 0, "atoms of operands");
 static_assert(sizeof(struct down_shared) + STAGES_ALONE * W_BYTES + DOWN_K_LINES_MAX * IN_BYTES <=
                   BYTES_MAX,
               "shared memory of a block");
-
-struct down_work {
-    struct down_args a;
-    uint32_t n_k_line;     /* of a row */
-    uint32_t n_all;        /* of all rows */
-    uint32_t k_part_lines; /* of a part */
-    uint32_t n_stage;
-    struct u4_form u4;
-};
-
-/* A block's view of its shared memory, and what it makes. */
-struct down_block {
-    struct down_shared *s;
-    uint32_t stages;
-    uint32_t inputs;
-    uint32_t token;
-    uint32_t col; /* tile */
-};
 
 /* ---- the warp that loads ---- */
 
@@ -96,17 +49,15 @@ load_k_line(const struct down_work &w, const struct down_block &b, uint32_t i, i
                 full, w.n_k_line, i % w.n_k_line, b.col);
 }
 
-/* Lane i has K line i. Experts are read past L1: this kernel has not waited for who wrote them. */
+/* Lane i has K line i. */
 static __device__ __forceinline__ void produce(const struct down_work &w,
                                                const struct down_block &b)
 {
     const uint32_t i = threadIdx.x % WARP, row = i / w.n_k_line;
-    int expert = (int)w.a.n_expert - 1;
+    int expert = 0;
     if (i < w.n_all) {
-        if (row < w.a.n_used)
-            expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + row];
+        expert = expert_of_row(w, b, row);
         if (i < w.n_stage) load_k_line(w, b, i, expert);
-        DCHECK(expert >= 0 && (uint32_t)expert < w.a.n_expert);
         const float *scale = w.a.w_scale + (size_t)expert * w.a.w_scale_step;
         b.s->w_scale[i] = scale[(b.col * BM / SCALE_BLOCK) * w.a.scale_stride + i % w.n_k_line];
         if (i < w.n_stage) mbarrier_arrive(smem_address(&b.s->full[i]));
@@ -121,59 +72,6 @@ static __device__ __forceinline__ void produce(const struct down_work &w,
 }
 
 /* ---- the warps that multiply ---- */
-
-/* A lane's four values of K line i of gate and up. */
-static __device__ __forceinline__ const float *gate_of(const struct down_work &w,
-                                                       const struct down_block &b, uint32_t i)
-{
-    const size_t row = (size_t)b.token * w.a.rows_per_token + i / w.n_k_line;
-    return w.a.gate_up + row * 2 * w.a.k + i % w.n_k_line * K_LINE_BYTES + threadIdx.x % WARP * 4;
-}
-
-/* Where the codes of K line i go. */
-static __device__ __forceinline__ uint8_t *input_of(const struct down_block &b, uint32_t i)
-{
-    return (uint8_t *)b.s + (b.inputs - smem_address(b.s)) + i * IN_BYTES;
-}
-
-/* Every WARPS-th K line's inputs, codes and scale, from gate and up; of G groups the sums too, to
- * G a K line. */
-template <enum codes CODES, uint32_t WARPS, uint32_t G>
-static __device__ __forceinline__ void make_lines(const struct down_work &w,
-                                                  const struct down_block &b, float *sums)
-{
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    for (uint32_t first = warp; first < w.n_all; first += AHEAD * WARPS) {
-        float4 gate[AHEAD], up[AHEAD];
-#pragma unroll
-        for (uint32_t j = 0; j < AHEAD; j++) {
-            const uint32_t i = first + j * WARPS;
-            if (i >= w.n_all) continue;
-            const float *g = gate_of(w, b, i);
-            gate[j] = *(const float4 *)g;
-            up[j] = *(const float4 *)(g + w.a.k);
-        }
-#pragma unroll
-        for (uint32_t j = 0; j < AHEAD; j++) {
-            const uint32_t i = first + j * WARPS;
-            if (i >= w.n_all) continue;
-            const float4 v = swiglu(gate[j], up[j]);
-            if (CODES == CODES_INT8) {
-                store_int8(v, int8_scale(warp_most(largest_bits(v))), input_of(b, i),
-                           &b.s->in_scale[i]);
-                continue;
-            }
-            float scale;
-            const uint32_t codes = quantize_group(v, &scale);
-            *(uint32_t *)(input_of(b, i) + lane * 4) = codes;
-            if (lane == 0) b.s->in_scale[i] = scale;
-            if constexpr (G > 0) {
-                const float sum = input_sum(codes_sum(codes), WARP / G, scale);
-                if (lane % (WARP / G) == 0) sums[i * G + lane / (WARP / G)] = sum;
-            }
-        }
-    }
-}
 
 /* Every fourth row's, which has one scale. */
 static __device__ __forceinline__ void make_rows(const struct down_work &w,
@@ -253,7 +151,14 @@ static __device__ __forceinline__ void make_inputs(const struct down_work &w,
     } else if (CODES == CODES_INT8_ROW) {
         make_rows(w, b);
     } else {
-        make_lines<CODES, CONSUMER_WARPS, 0>(w, b, NULL);
+        make_lines<CONSUMER_WARPS>(w, b, [&](uint32_t i, const float4 &v) {
+            float scale;
+            if (CODES == CODES_INT8)
+                store_int8(v, int8_scale(warp_most(largest_bits(v))), input_of(b, i),
+                           &b.s->in_scale[i]);
+            else
+                store_fp8(b, i, v, &scale);
+        });
     }
     async_proxy_fence();
     __syncwarp();
@@ -387,11 +292,7 @@ static __device__ __forceinline__ void consume(const struct down_work &w,
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const uint32_t column = b.col * BM + warp * 16 + lane / 4;
-    struct down_rows rows = {1.0f, (int)w.a.n_expert - 1, column};
-    if (lane < w.a.n_used) {
-        rows.weight = *(const volatile float *)&w.a.weights[b.token * w.a.n_used + lane];
-        rows.expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + lane];
-    }
+    const struct down_rows rows = {weight_of_row(w, b, lane), expert_of_row(w, b, lane), column};
     dependency_wait();
     make_inputs<CODES>(w, b);
     wait_phase(&b.s->made, 0);
@@ -438,180 +339,6 @@ __global__ void __launch_bounds__(THREADS, 6)
 #endif
 }
 
-/* ---- U4 weights ---- */
-
-/* The start of a block's shared memory; inputs and packed tiles of all K lines follow. */
-struct alignas(1024) down_u4_shared {
-    struct down_shared s;
-    float row[DOWN_K_LINES_MAX][BM];                 /* rounded */
-    float in_sum[DOWN_K_LINES_MAX * U4_LINE_GROUPS]; /* of a K line the groups' */
-    uint64_t summed;
-};
-
-static __device__ __forceinline__ const char *packed_at(const struct down_work &w,
-                                                        const struct down_block &b, uint32_t i)
-{
-    return (const char *)b.s + (b.stages - smem_address(b.s)) + i * w.a.pack.tile_bytes;
-}
-
-/* Lane i has K line i. */
-static __device__ __forceinline__ void produce_u4(const struct down_work &w,
-                                                  const struct down_block &b)
-{
-    const uint32_t i = threadIdx.x % WARP, row = i / w.n_k_line, bytes = w.a.pack.tile_bytes;
-    if (i >= w.n_all) return;
-    const uint32_t full = smem_address(&b.s->full[i]);
-    int expert = (int)w.a.n_expert - 1;
-    if (row < w.a.n_used)
-        expert = *(const volatile int32_t *)&w.a.experts[b.token * w.a.n_used + row];
-    DCHECK(expert >= 0 && (uint32_t)expert < w.a.n_expert);
-    const char *from = (const char *)w.a.w + (size_t)expert * w.a.w_stride;
-    mbarrier_arrive_expect(full, bytes);
-    bulk_load(b.stages + i * bytes, from + ((size_t)b.col * w.n_k_line + i % w.n_k_line) * bytes,
-              bytes, full);
-}
-
-/* Products of K line i on their way, and what they are of a lane's outputs. */
-template <int G> struct u4_line {
-    float c[G][COLS / 2];
-    struct u4_stored of[G][2];
-};
-
-template <int G>
-static __device__ __forceinline__ void start_u4_line(struct u4_line<G> &x,
-                                                     const struct down_work &w,
-                                                     const struct down_block &b, uint32_t i)
-{
-    enum { STEPS = 4 / G };
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % CONSUMER_WARPS;
-    const char *tile = packed_at(w, b, i);
-    const uint64_t in = wgmma_operand(b.inputs + i * IN_BYTES);
-    wait_phase(&b.s->full[i], 0);
-    const uint4 lo = *(const uint4 *)(tile + warp * 1024 + lane * 16);
-    const uint4 hi = *(const uint4 *)(tile + warp * 1024 + 512 + lane * 16);
-    const uint32_t words[8] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-    uint32_t a[G][STEPS][4];
-#pragma unroll
-    for (int g = 0; g < G; g++) {
-#pragma unroll
-        for (int v = 0; v < 2 * STEPS; v++) {
-            uint32_t rows[2];
-            u4_rows_stored(words[2 * g * STEPS + v], rows);
-            a[g][v / 2][v % 2 * 2] = rows[0];
-            a[g][v / 2][v % 2 * 2 + 1] = rows[1];
-        }
-    }
-    wgmma_fence();
-#pragma unroll
-    for (int g = 0; g < G; g++)
-        u4_start_stored<STEPS>(x.c[g], a[g], in + (uint64_t)(2 * g * STEPS));
-    wgmma_commit();
-#pragma unroll
-    for (int g = 0; g < G; g++) {
-#pragma unroll
-        for (uint32_t half = 0; half < 2; half++) {
-            const uint32_t at = (uint32_t)g * PACK4_ROWS + warp * 16 + lane / 4 + 8 * half;
-            x.of[g][half] = u4_stored_of(w.u4, tile, at);
-        }
-    }
-}
-
-/* A lane's two outputs of a row. */
-template <int G>
-static __device__ __forceinline__ float2 sum_u4_row(const struct down_work &w,
-                                                    const struct down_block &b, uint32_t row,
-                                                    const float *in_sum)
-{
-    float2 sum = make_float2(0.0f, 0.0f), part = sum;
-    const bool only = w.k_part_lines == w.n_k_line;
-    uint32_t n = 0;
-    for (uint32_t i = row * w.n_k_line; i < (row + 1) * w.n_k_line; i++) {
-        struct u4_line<G> x;
-        start_u4_line<G>(x, w, b, i);
-        const float in_scale = b.s->in_scale[i];
-#pragma unroll
-        for (int g = 0; g < G; g++) wgmma_wait(x.c[g]);
-#pragma unroll
-        for (int g = 0; g < G; g++) {
-            const float inputs = in_sum[i * G + g];
-            part.x = u4_add_zero(part.x, x.of[g][0], inputs);
-            part.y = u4_add_zero(part.y, x.of[g][1], inputs);
-            part.x = u4_add_codes(part.x, x.of[g][0], x.c[g][0], in_scale);
-            part.y = u4_add_codes(part.y, x.of[g][1], x.c[g][2], in_scale);
-        }
-        if (++n < w.k_part_lines) continue;
-        sum.x = only ? part.x : sum.x + part.x;
-        sum.y = only ? part.y : sum.y + part.y;
-        part = make_float2(0.0f, 0.0f);
-        n = 0;
-    }
-    return sum;
-}
-
-template <int G>
-static __device__ __forceinline__ void
-consume_u4(const struct down_work &w, const struct down_block &b, struct down_u4_shared *s)
-{
-    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    float weight = 1.0f; /* of row `lane` */
-    if (lane < w.a.n_used)
-        weight = *(const volatile float *)&w.a.weights[b.token * w.a.n_used + lane];
-    dependency_wait();
-    make_lines<CODES_FP8, U4_WARPS, G>(w, b, s->in_sum);
-    async_proxy_fence();
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(smem_address(&b.s->made));
-    wait_phase(&b.s->made, 0);
-    for (uint32_t r = warp / CONSUMER_WARPS; r < w.a.rows_per_token; r += U4_GROUPS) {
-        const float2 sum = sum_u4_row<G>(w, b, r, s->in_sum);
-        float *to = s->row[r] + warp % CONSUMER_WARPS * 16 + lane / 4;
-        if (lane % 4) continue;
-        to[0] = to_bf16_and_back(sum.x);
-        to[8] = to_bf16_and_back(sum.y);
-    }
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(smem_address(&s->summed));
-    if (threadIdx.x >= BM) return;
-    wait_phase(&s->summed, 0);
-    float all = 0.0f;
-    for (uint32_t r = 0; r < w.a.rows_per_token; r++)
-        all = fmaf(shfl(weight, (int)r), s->row[r][threadIdx.x], all);
-    const uint32_t column = b.col * BM + threadIdx.x;
-    if (column >= w.a.n) return;
-    const size_t at = (size_t)b.token * w.a.n + column;
-    w.a.y[at] = w.a.shared ? all + w.a.shared[at] : all;
-}
-
-template <int G>
-__global__ void __launch_bounds__(U4_THREADS, 2)
-    down_few_u4_kernel(const __grid_constant__ struct down_work w)
-{
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    SHARED_DYNAMIC(unsigned char, shared);
-    struct down_u4_shared *s = (struct down_u4_shared *)shared;
-    struct down_block b;
-    b.s = &s->s;
-    b.inputs = smem_address(s + 1);
-    b.stages = b.inputs + w.n_all * IN_BYTES;
-    b.token = blockIdx.x;
-    b.col = blockIdx.y;
-    if (threadIdx.x == U4_WARPS * WARP) {
-        for (uint32_t i = 0; i < w.n_all; i++) mbarrier_init(smem_address(&b.s->full[i]), 1);
-        mbarrier_init(smem_address(&b.s->made), U4_WARPS);
-        mbarrier_init(smem_address(&s->summed), U4_WARPS);
-        mbarrier_init_fence();
-        async_proxy_fence();
-    }
-    __syncthreads();
-    dependency_release();
-    if (threadIdx.x >= U4_WARPS * WARP) {
-        produce_u4(w, b);
-    } else {
-        consume_u4<G>(w, b, s);
-    }
-#endif
-}
-
 /* ---- the host ---- */
 
 static uint32_t bytes_of(uint32_t n_stage, uint32_t n_all)
@@ -620,15 +347,9 @@ static uint32_t bytes_of(uint32_t n_stage, uint32_t n_all)
 }
 
 /* Lines at a time: what divides them all. */
-typedef void (*down_kernel)(struct down_work);
 template <enum codes CODES> static down_kernel kernel_of(uint32_t n_all)
 {
     return n_all % 3 == 0 ? down_few_kernel<3, CODES> : down_few_kernel<1, CODES>;
-}
-
-static down_kernel u4_kernel_for(uint32_t n_group)
-{
-    return n_group == 2 ? down_few_u4_kernel<2> : down_few_u4_kernel<1>;
 }
 
 static down_kernel kernel_for(enum codes codes, uint32_t n_all)
@@ -640,17 +361,10 @@ static down_kernel kernel_for(enum codes codes, uint32_t n_all)
     }
 }
 
-static uint32_t u4_bytes_of(uint32_t tile_bytes, uint32_t n_all)
-{
-    return (uint32_t)sizeof(struct down_u4_shared) + n_all * (IN_BYTES + tile_bytes);
-}
-
 cudaError_t down_few_init(void)
 {
-    for (uint32_t n_group : {1, 2}) {
-        cudaError_t e = raise_shared(u4_kernel_for(n_group), BYTES_MAX);
-        if (e != cudaSuccess) return e;
-    }
+    cudaError_t packed = down_few_packed_init();
+    if (packed != cudaSuccess) return packed;
     for (enum codes codes : {CODES_FP8, CODES_INT8, CODES_INT8_ROW}) {
         for (uint32_t n_all : {1, 3}) {
             cudaError_t e = raise_shared(kernel_for(codes, n_all), BYTES_MAX);
@@ -664,7 +378,7 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
 {
     ASSERT(a.k % K_LINE_BYTES == 0 && a.n % 16 == 0);
     ASSERT(a.n_token >= 1 && a.n_token <= DOWN_TOKENS_MAX && (uintptr_t)a.w % 16 == 0);
-    ASSERT(a.codes != CODES_NONE && (a.codes != CODES_INT8_ROW || a.row_scale));
+    ASSERT(a.codes != CODES_INT8_ROW || a.row_scale);
     ASSERT(a.rows_per_token >= 1 && a.rows_per_token - a.n_used <= 1);
     struct down_work w = {};
     w.a = a;
@@ -672,22 +386,9 @@ cudaError_t down_few(const struct down_args &a, cudaStream_t stream)
     w.n_all = w.n_k_line * a.rows_per_token;
     w.k_part_lines = w.n_k_line / fp8_k_part_count(a.n, w.n_k_line, true);
     ASSERT(w.n_all >= 1 && w.n_all <= DOWN_K_LINES_MAX);
+    if (a.pack.tile_bytes) return down_few_packed(w, stream);
+    ASSERT(a.codes != CODES_NONE);
     w.n_stage = min(w.n_all, (uint32_t)(a.n_token == 1 ? STAGES_ALONE : STAGES_MANY));
-    const bool is_u4 = a.pack.tile_bytes > 0;
-    ASSERT(!is_u4 || (a.codes == CODES_FP8 && a.pack.n_group <= U4_LINE_GROUPS && !a.row_scale));
-    if (is_u4) w.u4 = u4_form_of(a.pack, true);
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(a.n_token, ceil_div(a.n, BM));
-    config.blockDim = dim3(is_u4 ? U4_THREADS : THREADS);
-    config.dynamicSmemBytes =
-        is_u4 ? u4_bytes_of(a.pack.tile_bytes, w.n_all) : bytes_of(w.n_stage, w.n_all);
-    ASSERT(config.dynamicSmemBytes <= BYTES_MAX);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(
-        &config, is_u4 ? u4_kernel_for(a.pack.n_group) : kernel_for(a.codes, w.n_all), w);
+    return launch_down(kernel_for(a.codes, w.n_all), w, THREADS, bytes_of(w.n_stage, w.n_all),
+                       stream);
 }
