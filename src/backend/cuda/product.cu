@@ -205,6 +205,23 @@ static fathom_err product_e2m1(struct cuda_backend *c, const struct product_args
                       "product_few_e2m1", what);
 }
 
+/* Whether product_few takes it: rows of inputs one after the other, and no more of them than wide
+ * matrices, whose tiles fill the device, have on sm90/product_bf16.cu. */
+static bool bf16_is_few(const struct cuda_backend *c, const struct product_args &a)
+{
+    enum { OUTPUTS_WIDE = 16384, ROWS_OF_WIDE = 32 };
+    const uint32_t most = a.n >= OUTPUTS_WIDE ? (uint32_t)ROWS_OF_WIDE : (uint32_t)FEW_TOKENS_MAX;
+    return c->sm90 && !a.pack.tile_bytes && !a.tiled && !a.in_rows && a.n_token <= most;
+}
+
+static fathom_err product_bf16_few(struct cuda_backend *c, const struct product_args &a,
+                                   const char *what)
+{
+    c->last.what = what;
+    c->last.grid = dim3(c->limits.n_sm, a.n_token);
+    return cuda_check(c, product_few_bf16(a, c->limits, c->stream), "product_few_bf16", what);
+}
+
 static fathom_err product_bf16_many(struct cuda_backend *c, const struct product_args &a,
                                     uint32_t n_tile, uint32_t n_matrix, const char *what)
 {
@@ -318,6 +335,7 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
             const uint32_t tile = n_token > 32 ? (uint32_t)FEW_TILE_MAX : token_tile(n_token);
             return product_e2m1(c, a, tile, ceil_div(n_token, tile), what);
         }
+        if (bf16_is_few(c, a)) return product_bf16_few(c, a, what);
         const bool many = n_token >= bf16_many_rows(w) && stride % 2 == 0;
         if (!many || !bf16_takes_many(c, w)) return product_bf16(c, a, 0, 0, what);
         return product_bf16_many(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), 1, what);

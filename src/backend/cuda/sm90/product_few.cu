@@ -9,7 +9,8 @@ cudaError_t product_few_init(struct sm90_limits *out)
     cudaError_t e = init_tiles<FEW_FP8>(out->few);
     if (e == cudaSuccess) e = product_few_int8_init();
     if (e == cudaSuccess) e = product_few_u4_init();
-    return e == cudaSuccess ? product_few_e2m1_init() : e;
+    if (e == cudaSuccess) e = product_few_e2m1_init();
+    return e == cudaSuccess ? product_few_bf16_init() : e;
 }
 
 cudaError_t product_few(const struct product_args &a, uint32_t tile, uint32_t n_tile,

@@ -1,4 +1,4 @@
-/* product_few.cuh - matrix product of codes for few rows on sm_90a, and of E2M1 */
+/* product_few.cuh - matrix product of codes for few rows on sm_90a, of E2M1 and of BF16 */
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_CUH
 
@@ -36,6 +36,13 @@ gpu_error product_few_u4(const struct product_args &a, uint32_t tile, uint32_t n
 gpu_error product_few_e2m1_init(void);
 gpu_error product_few_e2m1(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                            const struct sm90_limits &limits, gpu_stream stream);
+
+/* product_few_bf16 - a plain product of BF16 weights row by row and of up to 64 rows a.h, with the
+ *          bits of product_bf16
+ * product_few_bf16_init - product_few_init's part for it */
+gpu_error product_few_bf16_init(void);
+gpu_error product_few_bf16(const struct product_args &a, const struct sm90_limits &limits,
+                           gpu_stream stream);
 
 /* product_few_int8 - product_few for int8
  * product_few_int8_init - product_few_init's part for it */

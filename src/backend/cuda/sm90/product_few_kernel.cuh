@@ -1,6 +1,7 @@
 /* product_few_kernel.cuh - matrix product of weights that stream once through a ring, past few rows
  * or, of packed U4 weights, any number of rows: its kernels, which product_few.cu has for FP8
- * weights, product_few_int8.cu for int8, product_few_u4.cu for U4 and product_few_e2m1.cu for E2M1
+ * weights, product_few_int8.cu for int8, product_few_u4.cu for U4, product_few_e2m1.cu for E2M1 and
+ * product_few_bf16.cu for BF16
  *
  * Weights are the 64-row operand of the warpgroup products, rows of input the N columns. A block
  * makes tiles of 64 outputs, for one part of K (k_parts.h) or for all: its last warp fills a ring
@@ -14,7 +15,7 @@
  * tensor cores from registers, as u4.cuh makes their codes, of experts as they are stored. A stage
  * has scales and zeros behind its codes, and of experts the scales and sums of inputs. Int8 with
  * scales of rows is summed over all of K in integers. E2M1 is made bf16 in registers (e2m1.cuh) and
- * multiplied with inputs of bf16; the tensor cores sum all of a part of K.
+ * multiplied with inputs of bf16; the tensor cores sum all of a part of K, as they do of BF16.
  *
  * A tile that two blocks share (few_walk) has one's sums handed on to the other through global
  * memory, a warp's to the same warp, which goes on from them: what is added to what stays the same.
@@ -301,6 +302,22 @@ static __device__ __forceinline__ void add_e2m1_line(float (&sum)[N / 2], const 
     release(b, stage);
 }
 
+/* sum += a K line of BF16: 64 values */
+template <int N>
+static __device__ __forceinline__ void add_bf16_line(float (&sum)[N / 2], const struct few_work &w,
+                                                     const struct few_block<N, FEW_BF16> &b,
+                                                     uint32_t stage)
+{
+    const uint64_t weight = wgmma_operand(smem_address(weights_at(w, b, stage)));
+    const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
+    wgmma_fence();
+#pragma unroll
+    for (uint64_t i = 0; i < K_LINE_BYTES / 16; i += 2) wgmma_bf16_add(sum, weight + i, in + i);
+    wgmma_commit();
+    wgmma_wait(sum);
+    release(b, stage);
+}
+
 /* ---- U4 weights that are turned ahead ---- */
 
 /* Those of plain products come before the inputs do. */
@@ -384,6 +401,8 @@ static __device__ __forceinline__ void
         wait_phase(&b.s->full[at.stage], at.parity);
         if constexpr (is_e2m1<G>()) {
             add_e2m1_line<N, MAPPED, G>(sum, w, b, at.stage, lane);
+        } else if constexpr (G == FEW_BF16) {
+            add_bf16_line<N>(sum, w, b, at.stage);
         } else if constexpr (G <= 0) {
             add_k_line<N, MAPPED, G>(sum, w, b, at.stage);
         } else if constexpr (MAPPED) {

@@ -108,8 +108,9 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     struct few_work w = {};
     w.a = a;
     if (G > 0) w.u4 = u4_form_of(a.pack, MAPPED);
-    w.n_k_line = a.k / K_LINE_BYTES;
-    w.n_k_part = fp8_k_part_count(a.n, w.n_k_line, a.tasks != NULL);
+    w.n_k_line = a.k * (G == FEW_BF16 ? 2 : 1) / K_LINE_BYTES;
+    w.n_k_part = G == FEW_BF16 ? bf16_k_part_count(a.n, w.n_k_line, MAPPED)
+                               : fp8_k_part_count(a.n, w.n_k_line, MAPPED);
     w.k_part_lines = w.n_k_line / w.n_k_part;
     ASSERT(w.k_part_lines * w.n_k_part == w.n_k_line);
     w.n_col_tile = ceil_div(a.n, BM);
@@ -137,10 +138,12 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     w.turns = f.turns;
     w.n_part = f.n_part;
     if (!MAPPED) {
-        const void *in = is_e2m1<G>() ? (const void *)a.h : a.q;
+        const void *in = is_e2m1<G>() || G == FEW_BF16 ? (const void *)a.h : a.q;
         const uint32_t row_bytes = w.n_k_line * input_bytes<G>();
         cudaError_t e =
             make_map(&w.in_map, in, row_bytes, a.n_token, 1, (size_t)row_bytes * a.n_token, N);
+        if (e == cudaSuccess && G == FEW_BF16)
+            e = make_map(&w.w_map, a.w, row_bytes, a.n, 1, (size_t)row_bytes * a.n, BM);
         if (e != cudaSuccess) return e;
     }
     struct few_launch l;

@@ -38,7 +38,14 @@ static_assert(SPLIT_STAGES_MIN <= ALONE_STAGES_MIN && ALONE_STAGES_MIN <= STAGES
 static_assert(1u << (FEW_K_PARTS - 1) == UNITS, "clusters of 1, 2, 4, 8 blocks");
 
 /* What weights are, in the place of a number of groups of U4; E2M1 by its scales. */
-enum { FEW_FP8 = 0, FEW_INT8 = -1, FEW_INT8_ROW = -2, FEW_NVFP4 = -3, FEW_MXFP4 = -4 };
+enum {
+    FEW_FP8 = 0,
+    FEW_INT8 = -1,
+    FEW_INT8_ROW = -2,
+    FEW_NVFP4 = -3,
+    FEW_MXFP4 = -4,
+    FEW_BF16 = -5
+};
 
 template <int G> static __host__ __device__ constexpr bool is_e2m1(void)
 {
@@ -106,6 +113,7 @@ static_assert((int)U4_TURNED_BYTES == (int)BM * K_LINE_BYTES, "turned tiles are 
 
 struct few_work {
     CUtensorMap in_map; /* plain only */
+    CUtensorMap w_map;  /* of BF16, which lies row by row */
     struct product_args a;
     struct u4_form u4; /* of U4 weights */
     uint32_t n_k_line;
@@ -293,7 +301,7 @@ static __device__ __forceinline__ void gather_of(struct few_gather<N> &g, const 
             g.from[i] = (uint32_t)row * row_pieces + (uint32_t)(lane % K_LINE_PIECES);
         }
     }
-    if constexpr (!is_e2m1<G>()) {
+    if constexpr (!is_e2m1<G>() && G != FEW_BF16) {
 #pragma unroll
         for (int i = 0; i < (N + WARP - 1) / WARP; i++) {
             const int at = lane + i * WARP;
@@ -344,7 +352,10 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
         return;
     }
     mbarrier_arrive_expect(full, tile_bytes + (MAPPED ? 0 : N * input_bytes<G>()));
-    bulk_load(dst, tile, tile_bytes, full);
+    if (G == FEW_BF16)
+        tensor_load(dst, &w.w_map, full, (int)k_line * K_LINE_BYTES, (int)col * BM, 0);
+    else
+        bulk_load(dst, tile, tile_bytes, full);
 }
 
 /* The scale and the sums of a lane's i-th row. */
@@ -387,6 +398,12 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
                    in = smem_address(inputs_at(w, b, stage));
     if constexpr (is_e2m1<G>()) {
         load_values<N, MAPPED>(w, g, in, full, k_line, rows.first);
+        mbarrier_arrive_cp_async(full);
+        return;
+    }
+    if constexpr (G == FEW_BF16) {
+        static_assert(!MAPPED, "plain products");
+        if (lane == 0) tensor_load(in, &w.in_map, full, (int)k_line * K_LINE_BYTES, rows.first, 0);
         mbarrier_arrive_cp_async(full);
         return;
     }
