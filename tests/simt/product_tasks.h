@@ -7,18 +7,25 @@
 
 #include "backend/cuda/cuda_int.cuh"
 
-/* map_rows - tasks of at most `tile` rows, of p.a.n_token rows: row r belongs to expert r % 4,
- * where it is one of n_expert
+/* in_turn - rows belong to experts 0 to 3 in turn, of which a problem may have fewer */
+static inline int32_t in_turn(uint32_t row)
+{
+    return (int32_t)(row % 4);
+}
+
+/* map_rows - tasks of at most `tile` rows, of p.a.n_token rows: row r belongs to expert
+ * expert_of(r), where it is one of n_expert
  *
  * Returns  tasks at most: more than there are, as the host knows it */
-template <class PROBLEM>
-static inline uint32_t map_rows(PROBLEM &p, int32_t n_expert, uint32_t tile)
+template <class PROBLEM, class EXPERT_OF>
+static inline uint32_t map_rows(PROBLEM &p, int32_t n_expert, uint32_t tile, EXPERT_OF expert_of)
 {
     p.tasks.clear();
     p.rows.clear();
     for (int32_t e = 0; e < n_expert; e++) {
         const int32_t first = (int32_t)p.rows.size();
-        for (uint32_t r = (uint32_t)e; r < p.a.n_token; r += 4) p.rows.push_back((int32_t)r);
+        for (uint32_t r = 0; r < p.a.n_token; r++)
+            if (expert_of(r) == e) p.rows.push_back((int32_t)r);
         int32_t size = (int32_t)tile, n = (int32_t)p.rows.size() - first;
         if (tile == PRODUCT_WIDE_TILE && n > size) size = 192;
         for (int32_t at = first; at < (int32_t)p.rows.size(); at += size)

@@ -236,7 +236,7 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
               const sm90_limits &limits)
 {
     a.n_token = n_row;
-    const uint32_t n_tile = mapped ? map_rows(p, EXPERTS, tile) : ceil_div(n_row, tile);
+    const uint32_t n_tile = mapped ? map_rows(p, EXPERTS, tile, in_turn) : ceil_div(n_row, tile);
     a.tasks = p.a.tasks;
     a.n_task = p.a.n_task;
     a.rows = p.a.rows;
@@ -682,7 +682,7 @@ void check_int8(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, boo
     for (uint32_t tile : {8u, 16u, 32u, (uint32_t)PRODUCT_LARGE_TILE}) {
         std::vector<float> got((size_t)(n_row + 1) * a.out_stride, guard);
         a.out = got.data();
-        const uint32_t n_tile = mapped ? map_rows(p, EXPERTS, tile) : ceil_div(n_row, tile);
+        const uint32_t n_tile = mapped ? map_rows(p, EXPERTS, tile, in_turn) : ceil_div(n_row, tile);
         assert_int_equal(product_i8(&c, a, tile, n_tile, "int8"), FATHOM_OK);
         assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
         if (first.empty()) first = got;
