@@ -1,6 +1,6 @@
-/* test_product_bf16.cpp - the product of few rows of BF16 weights on the simulated GPU: in clusters
- * or not, with a block a tile or walking, it gives the bits of the portable kernel and writes nothing
- * else */
+/* test_product_bf16.cpp - products of few rows of BF16 weights on the simulated GPU, plain and of
+ * experts: in clusters or not, with a block a tile or walking, they give the bits of the portable
+ * kernel and write nothing else */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,12 +14,13 @@ extern "C" {
 
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
+#include "simt/product_tasks.h"
 #include "simt/simt_fault.h"
 
 namespace
 {
 
-enum { GUARD_COLS = 8, N_SM = 4 };
+enum { GUARD_COLS = 8, N_SM = 4, EXPERTS = 3 };
 
 const float guard = -1234.5f;
 
@@ -35,20 +36,49 @@ bf16 *make_values(std::vector<uint64_t> &room, size_t n, uint32_t seed)
     return v;
 }
 
-/* Outputs of the portable kernel, or with limits of that of sm_90. */
-std::vector<float> run(product_args a, const sm90_limits *limits)
+struct problem {
+    std::vector<uint64_t> weights, inputs;
+    std::vector<task> tasks;
+    std::vector<int32_t> rows;
+    int32_t n_task;
+    product_args a;
+};
+
+/* Rows of experts in turn where in_divisor of them read the same row of inputs; 0: a plain product. */
+void make(problem &p, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor)
+{
+    product_args &a = p.a;
+    a = {};
+    a.w = make_values(p.weights, (size_t)n * k * (in_divisor ? EXPERTS : 1), 3);
+    a.h = make_values(p.inputs, (size_t)n_row * k, 5);
+    a.w_stride = (size_t)n * k * 2;
+    a.n = n;
+    a.k = k;
+    a.n_token = n_row;
+    a.in_divisor = in_divisor;
+    a.out_stride = n + GUARD_COLS;
+}
+
+/* Outputs of the portable kernel, or with limits of that of sm_90, in tiles of so many rows. */
+std::vector<float> run(problem &p, uint32_t tile, const sm90_limits *limits)
 {
     cuda_backend c = {};
-    std::vector<float> out((size_t)(a.n_token + 1) * a.out_stride, guard);
+    const bool mapped = p.a.in_divisor > 0;
+    std::vector<float> out((size_t)(p.a.n_token + 1) * p.a.out_stride, guard);
+    const uint32_t n_tile =
+        mapped ? map_rows(p, EXPERTS, tile, in_turn) : ceil_div(p.a.n_token, tile);
+    product_args a = p.a;
     a.out = out.data();
     c.properties.sharedMemPerBlockOptin = 227 << 10;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking), cudaSuccess);
     if (limits) {
-        assert_int_equal(product_few_bf16(a, *limits, c.stream), cudaSuccess);
+        assert_int_equal(
+            product_few_bf16(a, tile, n_tile, mapped ? EXPERTS : 1, *limits, c.stream),
+            cudaSuccess);
     } else {
         assert_int_equal(product_bf16_init(&c), FATHOM_OK);
-        assert_int_equal(product_bf16(&c, a, 0, 0, "bf16"), FATHOM_OK);
+        assert_int_equal(product_bf16(&c, a, tile, n_tile, "bf16"), FATHOM_OK);
     }
     assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
     assert_int_equal(cudaStreamDestroy(c.stream), cudaSuccess);
@@ -59,16 +89,18 @@ void check_sums(const product_args &a, const std::vector<float> &got)
 {
     double error = 0.0, norm = 0.0;
     for (uint32_t r = 0; r <= a.n_token; r++) {
+        const uint32_t expert = a.in_divisor ? (uint32_t)in_turn(r) : 0;
         for (uint32_t col = 0; col < a.out_stride; col++) {
             const float out = got[(size_t)r * a.out_stride + col];
-            if (r == a.n_token || col >= a.n) {
+            if (r == a.n_token || col >= a.n || expert >= EXPERTS) {
                 assert_true(out == guard);
                 continue;
             }
+            const bf16 *w = (const bf16 *)a.w + ((size_t)expert * a.n + col) * a.k;
+            const bf16 *x = a.h + (size_t)(r / (a.in_divisor ? a.in_divisor : 1)) * a.k;
             double sum = 0.0;
             for (uint32_t i = 0; i < a.k; i++)
-                sum += (double)__bfloat162float(((const bf16 *)a.w)[(size_t)col * a.k + i]) *
-                       (double)__bfloat162float(a.h[(size_t)r * a.k + i]);
+                sum += (double)__bfloat162float(w[i]) * (double)__bfloat162float(x[i]);
             error += ((double)out - sum) * ((double)out - sum);
             norm += sum * sum;
         }
@@ -76,17 +108,11 @@ void check_sums(const product_args &a, const std::vector<float> &got)
     assert_true(sqrt(error / norm) < 1e-6);
 }
 
-void check(uint32_t n_row, uint32_t n, uint32_t k)
+void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor)
 {
-    std::vector<uint64_t> weights, inputs;
-    product_args a = {};
+    problem p;
     sm90_limits roomy = {}, split = {}, tight = {};
-    a.w = make_values(weights, (size_t)n * k, 3);
-    a.h = make_values(inputs, (size_t)n_row * k, 5);
-    a.n = n;
-    a.k = k;
-    a.n_token = n_row;
-    a.out_stride = n + GUARD_COLS;
+    make(p, n_row, n, k, in_divisor);
     assert_int_equal(product_few_init(&roomy), cudaSuccess);
     roomy.n_sm = N_SM;
     tight.n_sm = 1; /* as many blocks as it holds walk over all tiles */
@@ -94,26 +120,35 @@ void check(uint32_t n_row, uint32_t n, uint32_t k)
         for (uint32_t &count : row) count = 2;
     }
     split = tight; /* the blocks of a cluster share the K of a tile */
-    split.n_sm = ceil_div(n, 64) / 2 + 1;
-    const std::vector<float> want = run(a, NULL);
-    check_sums(a, want);
-    for (const sm90_limits &limits : {roomy, split, tight}) assert_true(run(a, &limits) == want);
+    const std::vector<float> want = run(p, 32, NULL);
+    check_sums(p.a, want);
+    for (uint32_t tile : {8u, 16u, 32u, 64u}) {
+        split.n_sm = (n_row / tile + EXPERTS) * ceil_div(n, 64) / 2 + 1;
+        for (const sm90_limits &limits : {roomy, split, tight})
+            assert_true(run(p, tile, &limits) == want);
+    }
 }
 
 void test_parts(void **)
 {
-    check(5, 80, 3 * 64);   /* one */
-    check(1, 144, 6 * 64);  /* two */
-    check(16, 64, 12 * 64); /* four */
-    check(8, 576, 24 * 64); /* eight, of more tiles than there are places */
+    check(5, 80, 3 * 64, 0);   /* one */
+    check(1, 144, 6 * 64, 0);  /* two */
+    check(16, 64, 12 * 64, 0); /* four */
+    check(8, 576, 24 * 64, 0); /* eight, of more tiles than there are places */
 }
 
 void test_rows(void **)
 {
-    check(13, 200, 6 * 64);
-    check(32, 72, 12 * 64);
-    check(33, 64, 24 * 64);
-    check(64, 520, 7 * 64);
+    check(13, 200, 6 * 64, 0);
+    check(33, 64, 24 * 64, 0);
+    check(64, 520, 7 * 64, 0);
+}
+
+void test_mapped(void **)
+{
+    check(61, 80, 6 * 64, 4);
+    check(100, 144, 5 * 64, 1);
+    check(37, 64, 24 * 64, 9);
 }
 
 } // namespace
@@ -124,6 +159,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_mapped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -205,8 +205,8 @@ static fathom_err product_e2m1(struct cuda_backend *c, const struct product_args
                       "product_few_e2m1", what);
 }
 
-/* Whether product_few takes it: rows of inputs one after the other, and no more of them than wide
- * matrices, whose tiles fill the device, have on sm90/product_bf16.cu. */
+/* Whether product_few takes a plain product: rows of inputs one after the other, and no more of
+ * them than wide matrices, whose tiles fill the device, have on sm90/product_bf16.cu. */
 static bool bf16_is_few(const struct cuda_backend *c, const struct product_args &a)
 {
     enum { OUTPUTS_WIDE = 16384, ROWS_OF_WIDE = 32 };
@@ -215,11 +215,13 @@ static bool bf16_is_few(const struct cuda_backend *c, const struct product_args 
 }
 
 static fathom_err product_bf16_few(struct cuda_backend *c, const struct product_args &a,
+                                   uint32_t tile, uint32_t n_tile, uint32_t n_matrix,
                                    const char *what)
 {
     c->last.what = what;
-    c->last.grid = dim3(c->limits.n_sm, a.n_token);
-    return cuda_check(c, product_few_bf16(a, c->limits, c->stream), "product_few_bf16", what);
+    c->last.grid = dim3(c->limits.n_sm, tile, n_tile);
+    return cuda_check(c, product_few_bf16(a, tile, n_tile, n_matrix, c->limits, c->stream),
+                      "product_few_bf16", what);
 }
 
 static fathom_err product_bf16_many(struct cuda_backend *c, const struct product_args &a,
@@ -331,11 +333,11 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
         return product_codes(c, a, tile, ceil_div(n_token, tile), what);
     }
     if (in->h && cuda_wants_bf16(c, w)) {
+        const uint32_t few_tile = n_token > 32 ? (uint32_t)FEW_TILE_MAX : token_tile(n_token);
         if (w->pack.is_e2m1) {
-            const uint32_t tile = n_token > 32 ? (uint32_t)FEW_TILE_MAX : token_tile(n_token);
-            return product_e2m1(c, a, tile, ceil_div(n_token, tile), what);
+            return product_e2m1(c, a, few_tile, ceil_div(n_token, few_tile), what);
         }
-        if (bf16_is_few(c, a)) return product_bf16_few(c, a, what);
+        if (bf16_is_few(c, a)) return product_bf16_few(c, a, few_tile, 1, 1, what);
         const bool many = n_token >= bf16_many_rows(w) && stride % 2 == 0;
         if (!many || !bf16_takes_many(c, w)) return product_bf16(c, a, 0, 0, what);
         return product_bf16_many(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), 1, what);
@@ -439,8 +441,10 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     }
     if (in->h && cuda_wants_bf16(c, &w->first)) {
         if (a.pack.is_e2m1) return product_e2m1(c, a, c->map.tile, c->map.max_task, what);
-        if (c->map.tile <= PRODUCT_BF16_TILE_MAX)
-            return product_bf16(c, a, c->map.tile, c->map.max_task, what);
+        if (c->map.tile <= PRODUCT_BF16_TILE_MAX) {
+            return c->sm90 ? product_bf16_few(c, a, c->map.tile, c->map.max_task, w->n, what)
+                           : product_bf16(c, a, c->map.tile, c->map.max_task, what);
+        }
         return product_bf16_many(c, a, c->map.max_task, w->n, what);
     }
     ASSERT(!a.tiled);

@@ -249,7 +249,9 @@ static fathom_err combine_rows(struct cuda_backend *c, const struct moe_args *a,
 static bool releases_late(const struct cuda_backend *c, const struct matrix *w)
 {
     ASSERT(!w->tiled || w->dtype != DTYPE_BF16);
-    return cuda_takes_listed(c, w) || (c->sm90 && w->pack.is_e2m1 && w->n_col % PACK4_COLS == 0);
+    const bool few_bf16 = c->sm90 && cuda_wants_bf16(c, w) && w->dtype == DTYPE_BF16 &&
+                          c->map.tile <= PRODUCT_BF16_TILE_MAX;
+    return cuda_few_is_sm90(c, w) || few_bf16;
 }
 
 /* expert_out, of mid, and its form. */

@@ -37,12 +37,13 @@ gpu_error product_few_e2m1_init(void);
 gpu_error product_few_e2m1(const struct product_args &a, uint32_t tile, uint32_t n_tile,
                            const struct sm90_limits &limits, gpu_stream stream);
 
-/* product_few_bf16 - a plain product of BF16 weights row by row and of up to 64 rows a.h, with the
- *          bits of product_bf16
+/* product_few_bf16 - product_few for inputs a.h and BF16 weights row by row, n_matrix of them where
+ *          rows are mapped, else one; of any number of tiles of up to 64 rows, with the bits of
+ *          product_bf16
  * product_few_bf16_init - product_few_init's part for it */
 gpu_error product_few_bf16_init(void);
-gpu_error product_few_bf16(const struct product_args &a, const struct sm90_limits &limits,
-                           gpu_stream stream);
+gpu_error product_few_bf16(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                           uint32_t n_matrix, const struct sm90_limits &limits, gpu_stream stream);
 
 /* product_few_int8 - product_few for int8
  * product_few_int8_init - product_few_init's part for it */

@@ -2,11 +2,12 @@
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_few_launch.cuh"
 
-/* Of tiles of N rows. */
+/* Of tiles of N rows. Experts have one part of K (k_parts.h). */
 template <int N> static cudaError_t init_rows(void)
 {
     uint32_t n_cluster = UINT32_MAX; /* a launch asks for as many clusters as FP8's */
-    cudaError_t e = init_kernel<N, false, false, FEW_BF16>(0, &n_cluster);
+    cudaError_t e = init_kernel<N, true, false, FEW_BF16>(0, &n_cluster);
+    if (e == cudaSuccess) e = init_kernel<N, false, false, FEW_BF16>(0, &n_cluster);
     for (uint32_t i = 1; i < FEW_K_PARTS && e == cudaSuccess; i++)
         e = init_kernel<N, false, true, FEW_BF16>(i, &n_cluster);
     return e;
@@ -20,14 +21,17 @@ cudaError_t product_few_bf16_init(void)
     return e == cudaSuccess ? init_rows<64>() : e;
 }
 
-cudaError_t product_few_bf16(const struct product_args &a, const struct sm90_limits &limits,
+cudaError_t product_few_bf16(const struct product_args &a, uint32_t tile, uint32_t n_tile,
+                             uint32_t n_matrix, const struct sm90_limits &limits,
                              cudaStream_t stream)
 {
-    ASSERT(a.k * 2 % K_LINE_BYTES == 0 && a.h && !a.in_rows && !a.tiled && !a.tasks);
+    ASSERT(a.k * 2 % K_LINE_BYTES == 0 && a.h && !a.in_rows && !a.tiled && a.w_stride % 16 == 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.h % 16 == 0);
-    ASSERT(a.n_token >= 1 && a.n_token <= 64);
-    if (a.n_token <= 8) return launch<8, false, FEW_BF16>(a, 1, limits, 0, stream);
-    if (a.n_token <= 16) return launch<16, false, FEW_BF16>(a, 1, limits, 1, stream);
-    if (a.n_token <= 32) return launch<32, false, FEW_BF16>(a, 1, limits, 2, stream);
-    return launch<64, false, FEW_BF16>(a, 1, limits, 3, stream);
+    switch (tile) {
+    case 8: return launch_tile<8, FEW_BF16>(a, n_tile, limits, 0, stream, n_matrix);
+    case 16: return launch_tile<16, FEW_BF16>(a, n_tile, limits, 1, stream, n_matrix);
+    case 32: return launch_tile<32, FEW_BF16>(a, n_tile, limits, 2, stream, n_matrix);
+    case 64: return launch_tile<64, FEW_BF16>(a, n_tile, limits, 3, stream, n_matrix);
+    default: return cudaErrorInvalidValue;
+    }
 }

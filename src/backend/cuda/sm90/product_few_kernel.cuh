@@ -303,13 +303,14 @@ static __device__ __forceinline__ void add_e2m1_line(float (&sum)[N / 2], const 
 }
 
 /* sum += a K line of BF16: 64 values */
-template <int N>
+template <int N, bool MAPPED>
 static __device__ __forceinline__ void add_bf16_line(float (&sum)[N / 2], const struct few_work &w,
                                                      const struct few_block<N, FEW_BF16> &b,
                                                      uint32_t stage)
 {
     const uint64_t weight = wgmma_operand(smem_address(weights_at(w, b, stage)));
     const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
+    if (MAPPED) async_proxy_fence();
     wgmma_fence();
 #pragma unroll
     for (uint64_t i = 0; i < K_LINE_BYTES / 16; i += 2) wgmma_bf16_add(sum, weight + i, in + i);
@@ -402,7 +403,7 @@ static __device__ __forceinline__ void
         if constexpr (is_e2m1<G>()) {
             add_e2m1_line<N, MAPPED, G>(sum, w, b, at.stage, lane);
         } else if constexpr (G == FEW_BF16) {
-            add_bf16_line<N>(sum, w, b, at.stage);
+            add_bf16_line<N, MAPPED>(sum, w, b, at.stage);
         } else if constexpr (G <= 0) {
             add_k_line<N, MAPPED, G>(sum, w, b, at.stage);
         } else if constexpr (MAPPED) {

@@ -103,7 +103,8 @@ template <int N> static uint32_t cut_lines_of(const struct few_work &w, uint32_t
 
 template <int N, bool MAPPED, int G>
 static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
-                          const struct sm90_limits &limits, uint32_t i_tile, cudaStream_t stream)
+                          const struct sm90_limits &limits, uint32_t i_tile, cudaStream_t stream,
+                          uint32_t n_matrix = 1)
 {
     struct few_work w = {};
     w.a = a;
@@ -142,8 +143,12 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
         const uint32_t row_bytes = w.n_k_line * input_bytes<G>();
         cudaError_t e =
             make_map(&w.in_map, in, row_bytes, a.n_token, 1, (size_t)row_bytes * a.n_token, N);
-        if (e == cudaSuccess && G == FEW_BF16)
-            e = make_map(&w.w_map, a.w, row_bytes, a.n, 1, (size_t)row_bytes * a.n, BM);
+        if (e != cudaSuccess) return e;
+    }
+    if (G == FEW_BF16) {
+        const uint32_t row_bytes = w.n_k_line * K_LINE_BYTES;
+        const size_t stride = MAPPED ? a.w_stride : (size_t)row_bytes * a.n;
+        cudaError_t e = make_map(&w.w_map, a.w, row_bytes, a.n, n_matrix, stride, BM);
         if (e != cudaSuccess) return e;
     }
     struct few_launch l;
@@ -196,10 +201,10 @@ template <int G> static cudaError_t init_tiles(uint32_t (&few)[FEW_TILES][FEW_K_
 template <int N, int G>
 static cudaError_t launch_tile(const struct product_args &a, uint32_t n_tile,
                                const struct sm90_limits &limits, uint32_t i_tile,
-                               cudaStream_t stream)
+                               cudaStream_t stream, uint32_t n_matrix = 1)
 {
-    return a.tasks ? launch<N, true, G>(a, n_tile, limits, i_tile, stream)
-                   : launch<N, false, G>(a, n_tile, limits, i_tile, stream);
+    return a.tasks ? launch<N, true, G>(a, n_tile, limits, i_tile, stream, n_matrix)
+                   : launch<N, false, G>(a, n_tile, limits, i_tile, stream, n_matrix);
 }
 
 template <int G>

@@ -353,7 +353,7 @@ static __device__ __forceinline__ void load_weights(const struct few_work &w,
     }
     mbarrier_arrive_expect(full, tile_bytes + (MAPPED ? 0 : N * input_bytes<G>()));
     if (G == FEW_BF16)
-        tensor_load(dst, &w.w_map, full, (int)k_line * K_LINE_BYTES, (int)col * BM, 0);
+        tensor_load(dst, &w.w_map, full, (int)k_line * K_LINE_BYTES, (int)col * BM, expert);
     else
         bulk_load(dst, tile, tile_bytes, full);
 }
@@ -402,8 +402,10 @@ static __device__ __forceinline__ void load_inputs(const struct few_work &w,
         return;
     }
     if constexpr (G == FEW_BF16) {
-        static_assert(!MAPPED, "plain products");
-        if (lane == 0) tensor_load(in, &w.in_map, full, (int)k_line * K_LINE_BYTES, rows.first, 0);
+        if (MAPPED)
+            gather_k_line<N>(w.a.h, g, in, k_line);
+        else if (lane == 0)
+            tensor_load(in, &w.in_map, full, (int)k_line * K_LINE_BYTES, rows.first, 0);
         mbarrier_arrive_cp_async(full);
         return;
     }
