@@ -91,4 +91,33 @@ static __device__ __forceinline__ void e2m1_weights(uint32_t first, uint32_t sec
     e2m1_scale(out[1], G == 8 ? e2m1_scales<G>(bytes, 1) : scales);
 }
 
+/* Where a lane's words of a tile are, and the scales of its rows; `warp`: which 16 rows. */
+struct e2m1_lane {
+    uint32_t words;
+    uint32_t scales;
+};
+
+template <int G>
+static __device__ __forceinline__ struct e2m1_lane e2m1_lane_of(uint32_t warp, uint32_t lane)
+{
+    return {warp * 1024 + lane * 16, PACK4_CODE_BYTES + (warp * 8 + lane / 4) * 2 * G};
+}
+
+/* A lane's weights of a whole K line. */
+enum { E2M1_STEPS = PACK4_COLS / 16 };
+
+template <int G>
+static __device__ __forceinline__ void e2m1_line(const char *tile, const struct e2m1_lane &lane,
+                                                 struct e2m1_step (&out)[E2M1_STEPS / 2][2])
+{
+    const uint4 lo = *(const uint4 *)(tile + lane.words);
+    const uint4 hi = *(const uint4 *)(tile + lane.words + 512);
+    const uint32_t words[E2M1_STEPS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
+    uint32_t scales[G / 2];
+    e2m1_load_scales(tile + lane.scales, scales);
+#pragma unroll
+    for (uint32_t i = 0; i < E2M1_STEPS / 2; i++)
+        e2m1_weights<G>(words[2 * i], words[2 * i + 1], scales[i * G / 8], i, out[i]);
+}
+
 #endif

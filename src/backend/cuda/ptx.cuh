@@ -63,36 +63,26 @@ static __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b)
     return r;
 }
 
-/* The same by one half of b alone */
-static __device__ __forceinline__ uint32_t mul_bf16x2_low(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("{\n"
-        ".reg .b16 low, high;\n"
-        ".reg .b32 both;\n"
-        "mov.b32 {low, high}, %2;\n"
-        "mov.b32 both, {low, low};\n"
-        "fma.rn.bf16x2 %0, %1, both, %3;\n"
-        "}"
-        : "=r"(r)
-        : "r"(a), "r"(b), "r"(0x80008000));
-    return r;
-}
+/* The same by one half of b alone: mul_bf16x2_low and mul_bf16x2_high */
+#define MUL_BF16X2_BY(half)                                                                        \
+    static __device__ __forceinline__ uint32_t mul_bf16x2_##half(uint32_t a, uint32_t b)           \
+    {                                                                                              \
+        uint32_t r;                                                                                \
+        asm("{\n"                                                                                  \
+            ".reg .b16 low, high;\n"                                                               \
+            ".reg .b32 both;\n"                                                                    \
+            "mov.b32 {low, high}, %2;\n"                                                           \
+            "mov.b32 both, {" #half ", " #half "};\n"                                              \
+            "fma.rn.bf16x2 %0, %1, both, %3;\n"                                                    \
+            "}"                                                                                    \
+            : "=r"(r)                                                                              \
+            : "r"(a), "r"(b), "r"(0x80008000));                                                    \
+        return r;                                                                                  \
+    }
 
-static __device__ __forceinline__ uint32_t mul_bf16x2_high(uint32_t a, uint32_t b)
-{
-    uint32_t r;
-    asm("{\n"
-        ".reg .b16 low, high;\n"
-        ".reg .b32 both;\n"
-        "mov.b32 {low, high}, %2;\n"
-        "mov.b32 both, {high, high};\n"
-        "fma.rn.bf16x2 %0, %1, both, %3;\n"
-        "}"
-        : "=r"(r)
-        : "r"(a), "r"(b), "r"(0x80008000));
-    return r;
-}
+MUL_BF16X2_BY(low)
+MUL_BF16X2_BY(high)
+#undef MUL_BF16X2_BY
 
 /* Where `pick` has ones, bits of b; elsewhere those of a. */
 static __device__ __forceinline__ uint32_t select_bits(uint32_t a, uint32_t b, uint32_t pick)

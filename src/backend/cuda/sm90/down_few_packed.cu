@@ -206,24 +206,17 @@ static __device__ __forceinline__ void
 add_e2m1_line(float (&c)[COLS / 2], const struct down_work &w, const struct down_block &b,
               uint32_t row, uint32_t k_line)
 {
-    enum { STEPS = PACK4_COLS / 16, ATOM = COLS * K_LINE_BYTES / 16 };
+    enum { ATOM = COLS * K_LINE_BYTES / 16 };
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP % CONSUMER_WARPS;
     const uint32_t i = row * w.n_k_line + k_line;
     const char *tile = packed_at(w, b, i);
     const uint64_t in = wgmma_operand(values_at(w, b, row, k_line));
     wait_phase(&b.s->full[i], 0);
-    const uint4 lo = *(const uint4 *)(tile + warp * 1024 + lane * 16);
-    const uint4 hi = *(const uint4 *)(tile + warp * 1024 + 512 + lane * 16);
-    const uint32_t words[STEPS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-    uint32_t scales[G / 2];
-    e2m1_load_scales(tile + PACK4_CODE_BYTES + (warp * 8 + lane / 4) * 2 * G, scales);
-    struct e2m1_step a[STEPS / 2][2];
-#pragma unroll
-    for (uint32_t u = 0; u < STEPS / 2; u++)
-        e2m1_weights<G>(words[2 * u], words[2 * u + 1], scales[u * G / 8], u, a[u]);
+    struct e2m1_step a[E2M1_STEPS / 2][2];
+    e2m1_line<G>(tile, e2m1_lane_of<G>(warp, lane), a);
     wgmma_fence();
 #pragma unroll
-    for (uint32_t u = 0; u < STEPS; u++)
+    for (uint32_t u = 0; u < E2M1_STEPS; u++)
         wgmma_bf16_add(c, a[u / 2][u % 2].v, in + (u / 4 * ATOM + u % 4 * 2));
     wgmma_commit();
     wgmma_wait(c);

@@ -125,15 +125,15 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[N / 2], const 
     }
 }
 
-/* What a lane has of a line of packed weights: its words, where its rows are among scales, or where
- * scales of E2M1 begin, and where those of its columns begin. And the inputs of stage 0 as an
- * operand, which changes in its lower half from stage to stage. */
+/* What a lane has of a line of packed weights: its words, where its rows are among scales, and
+ * where those of its columns begin. And the inputs of stage 0 as an operand, which changes in its
+ * lower half from stage to stage. */
 struct u4_lane {
     uint32_t words;
     uint32_t row;
-    uint32_t scales;
     uint32_t pair;
     uint64_t in;
+    struct e2m1_lane e2m1; /* of E2M1, which has words here too */
 };
 
 template <int N, int G>
@@ -141,9 +141,9 @@ static __device__ __forceinline__ struct u4_lane u4_lane_of(const struct few_wor
                                                             const struct few_block<N, G> &b)
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    const struct u4_lane l = {warp * 1024 + lane * 16, warp * 16 + lane / 4,
-                              PACK4_CODE_BYTES + (warp * 8 + lane / 4) * 2 * groups_of<G>(),
-                              lane % 4 * 2, wgmma_operand(smem_address(inputs_at(w, b, 0)))};
+    const struct u4_lane l = {warp * 1024 + lane * 16, warp * 16 + lane / 4, lane % 4 * 2,
+                              wgmma_operand(smem_address(inputs_at(w, b, 0))),
+                              e2m1_lane_of<(int)groups_of<G>()>(warp, lane)};
     return l;
 }
 
@@ -274,28 +274,15 @@ static __device__ __forceinline__ void add_e2m1_line(float (&sum)[N / 2], const 
                                                      const struct few_block<N, G> &b,
                                                      uint32_t stage, const struct u4_lane &lane)
 {
-    enum {
-        STEPS = PACK4_COLS / 16,
-        HALF = N * K_LINE_BYTES / PIECE_BYTES,
-        WORDS = G == FEW_NVFP4 ? 4 : 2
-    };
+    enum { HALF = N * K_LINE_BYTES / PIECE_BYTES };
     const char *tile = (const char *)weights_at(w, b, stage);
     const uint64_t in = wgmma_operand(smem_address(inputs_at(w, b, stage)));
-    const uint4 lo = *(const uint4 *)(tile + lane.words);
-    const uint4 hi = *(const uint4 *)(tile + lane.words + 512);
-    const uint32_t words[STEPS] = {lo.x, lo.y, lo.z, lo.w, hi.x, hi.y, hi.z, hi.w};
-    uint32_t scales[WORDS];
-    e2m1_load_scales(tile + lane.scales, scales);
-    struct e2m1_step a[STEPS / 2][2];
-#pragma unroll
-    for (uint32_t i = 0; i < STEPS / 2; i++) {
-        e2m1_weights<groups_of<G>()>(words[2 * i], words[2 * i + 1], scales[i * WORDS / 4], i,
-                                     a[i]);
-    }
+    struct e2m1_step a[E2M1_STEPS / 2][2];
+    e2m1_line<(int)groups_of<G>()>(tile, lane.e2m1, a);
     if (MAPPED) async_proxy_fence();
     wgmma_fence();
 #pragma unroll
-    for (uint32_t i = 0; i < STEPS; i++)
+    for (uint32_t i = 0; i < E2M1_STEPS; i++)
         wgmma_bf16_add(sum, a[i / 2][i % 2].v, in + (i / 4 * HALF + i % 4 * 2));
     wgmma_commit();
     wgmma_wait(sum);
