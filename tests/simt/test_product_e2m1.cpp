@@ -18,6 +18,7 @@ extern "C" {
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/e2m1.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
+#include "backend/cuda/sm90/product_e2m1.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "simt/product_tasks.h"
 #include "simt/simt_fault.h"
@@ -218,7 +219,9 @@ std::vector<float> run(problem &p, bool mapped, uint32_t tile, const sm90_limits
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking), cudaSuccess);
     if (limits && mapped) handed_begin(a.handed);
-    if (limits) {
+    if (limits && tile == PRODUCT_LARGE_TILE) {
+        assert_int_equal(product_e2m1_sm90(a, n_tile, *limits, c.stream), cudaSuccess);
+    } else if (limits) {
         assert_int_equal(product_few_e2m1(a, tile, n_tile, *limits, c.stream), cudaSuccess);
     } else {
         assert_int_equal(product_bf16_init(&c), FATHOM_OK);
@@ -273,6 +276,9 @@ void check(bool is_mx, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divis
         for (const sm90_limits &limits : {roomy, split, tight})
             assert_true(run(p, mapped, tile, &limits) == want);
     }
+    assert_int_equal(product_e2m1_sm90_init(), cudaSuccess);
+    for (const sm90_limits &limits : {roomy, tight})
+        assert_true(run(p, mapped, PRODUCT_LARGE_TILE, &limits) == want);
 }
 
 void test_plain(void **)
@@ -281,6 +287,7 @@ void test_plain(void **)
     check(true, 17, 144, 3 * 128, 1, false);  /* one K part */
     check(false, 70, 200, 6 * 128, 1, false); /* two; a cut tile */
     check(false, 1, 64, 24 * 128, 1, false);  /* eight */
+    check(true, 230, 196, 7 * 128, 1, false); /* tiles of many rows; of columns one is cut */
 }
 
 /* The portable kernel alone takes what ends in half a line of 128. */
@@ -302,6 +309,29 @@ void test_mapped(void **)
     handed_launches = 0;
     check(false, 29, 144, 16 * 128, 4, true); /* tiles are cut between blocks */
     assert_true(handed_launches > 0);
+}
+
+/* Tasks of many rows, in their halves and quarters too; a tenth of the rows are nobody's. */
+void check_many(bool is_mx, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor)
+{
+    problem p;
+    make(p, is_mx, n_row, n, k, in_divisor, true);
+    for (uint32_t r = 0; r < n_row; r++)
+        p.expert[r] = r % 10 < 5 ? 0 : r % 10 < 8 ? 1 : r % 10 == 8 ? 2 : EXPERTS;
+    const std::vector<float> want = run(p, true, 32, NULL);
+    check_sums(p, want);
+    assert_int_equal(product_e2m1_sm90_init(), cudaSuccess);
+    for (uint32_t n_sm : {1, 8}) {
+        sm90_limits limits = {};
+        limits.n_sm = n_sm;
+        assert_true(run(p, true, PRODUCT_LARGE_TILE, &limits) == want);
+    }
+}
+
+void test_many(void **)
+{
+    check_many(false, 300, 144, 2 * 128, 4); /* 128 and 22 rows, 90, 30 */
+    check_many(true, 400, 80, 6 * 128, 1);   /* 128 and 72, 120, 40; two K parts */
 }
 
 /* The experts' second half of tokens with so many rows, the last of them the last expert's, by
@@ -386,6 +416,7 @@ int main(void)
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_half_a_line),
         cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_many),
         cmocka_unit_test(test_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

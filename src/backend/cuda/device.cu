@@ -12,6 +12,7 @@
 #include "backend/cuda/sm90/down_few.cuh"
 #include "backend/cuda/sm90/index_score.cuh"
 #include "backend/cuda/sm90/product_bf16.cuh"
+#include "backend/cuda/sm90/product_e2m1.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
@@ -571,6 +572,7 @@ static fathom_err open_queue(struct cuda_backend *c)
         CU_TRY(c, product_int8_sm90_init(), "create");
         CU_TRY(c, product_u4_sm90_init(), "create");
         CU_TRY(c, product_bf16_sm90_init(), "create");
+        CU_TRY(c, product_e2m1_sm90_init(), "create");
         CU_TRY(c, down_few_init(), "create");
         CU_TRY(c, index_score_sm90_init(), "create");
         CU_TRY(c, absorb_sm90_init(), "create");

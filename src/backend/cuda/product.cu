@@ -5,6 +5,7 @@
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/sm90/product_bf16.cuh"
+#include "backend/cuda/sm90/product_e2m1.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_fp8.cuh"
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
@@ -149,6 +150,12 @@ static uint32_t token_tile(uint32_t n_token)
     return n_token <= 8 ? 8 : n_token <= 16 ? 16 : 32;
 }
 
+/* Of product_few. */
+static uint32_t few_tile(uint32_t n_token)
+{
+    return n_token > 32 ? (uint32_t)FEW_TILE_MAX : token_tile(n_token);
+}
+
 static bool is_aligned(const void *p)
 {
     return (uintptr_t)p % 16 == 0;
@@ -201,6 +208,10 @@ static fathom_err product_e2m1(struct cuda_backend *c, const struct product_args
     if (a.in_rows || !takes_e2m1(c, a.pack, a.k)) return product_bf16(c, a, tile, n_tile, what);
     c->last.what = what;
     c->last.grid = dim3(c->limits.n_sm, tile, n_tile);
+    if (tile == PRODUCT_LARGE_TILE) {
+        return cuda_check(c, product_e2m1_sm90(a, n_tile, c->limits, c->stream),
+                          "product_e2m1_sm90", what);
+    }
     return cuda_check(c, product_few_e2m1(a, tile, n_tile, c->limits, c->stream),
                       "product_few_e2m1", what);
 }
@@ -280,6 +291,15 @@ static uint32_t u4_tile(const struct cuda_backend *c, const struct product_args 
     return few || !product_u4_takes(a.pack) ? (uint32_t)FEW_TILE_MAX : (uint32_t)PRODUCT_LARGE_TILE;
 }
 
+/* Rows of a tile of a plain product of E2M1. */
+static uint32_t e2m1_tile(const struct cuda_backend *c, const struct product_args &a)
+{
+    const bool many = takes_e2m1(c, a.pack, a.k) && !a.in_rows && a.n % 4 == 0 &&
+                      a.out_stride % 4 == 0 && is_aligned(a.out);
+    const bool few = a.n_token <= FEW_TOKENS_MAX || few_is_faster(c, a);
+    return few || !many ? few_tile(a.n_token) : (uint32_t)PRODUCT_LARGE_TILE;
+}
+
 /* Rows of a tile of a plain product of codes. */
 static uint32_t codes_tile(const struct cuda_backend *c, const struct product_args &a)
 {
@@ -333,11 +353,11 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
         return product_codes(c, a, tile, ceil_div(n_token, tile), what);
     }
     if (in->h && cuda_wants_bf16(c, w)) {
-        const uint32_t few_tile = n_token > 32 ? (uint32_t)FEW_TILE_MAX : token_tile(n_token);
         if (w->pack.is_e2m1) {
-            return product_e2m1(c, a, few_tile, ceil_div(n_token, few_tile), what);
+            const uint32_t tile = e2m1_tile(c, a);
+            return product_e2m1(c, a, tile, ceil_div(n_token, tile), what);
         }
-        if (bf16_is_few(c, a)) return product_bf16_few(c, a, few_tile, 1, 1, what);
+        if (bf16_is_few(c, a)) return product_bf16_few(c, a, few_tile(n_token), 1, 1, what);
         const bool many = n_token >= bf16_many_rows(w) && stride % 2 == 0;
         if (!many || !bf16_takes_many(c, w)) return product_bf16(c, a, 0, 0, what);
         return product_bf16_many(c, a, ceil_div(n_token, PRODUCT_LARGE_TILE), 1, what);
@@ -461,6 +481,14 @@ static bool takes_wide(const struct cuda_backend *c, const struct weight *w)
            fp8_k_part_count(down->n_row, down->n_col / 128, true) == 1;
 }
 
+/* Whether product_e2m1_sm90 takes the experts' products: widths are multiples of 128 then. */
+static bool e2m1_takes_many(const struct cuda_backend *c, const struct weight *w)
+{
+    const struct matrix *up = &w->moe.up.first, *down = &w->moe.down.first;
+    return takes_e2m1(c, up->pack, up->n_col) && takes_e2m1(c, down->pack, down->n_col) &&
+           (w->moe.fused_up || w->moe.up_alone.first.pack.is_e2m1);
+}
+
 /* Rows of a task, of those that both products can take: small tiles stream the weights of every
  * expert hit once or a few times; with many rows an expert the large tile computes instead. */
 uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
@@ -486,8 +514,10 @@ uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uin
             const bool listed = cuda_takes_listed(c, up) && cuda_takes_listed(c, down);
             return listed ? (uint32_t)PRODUCT_LARGE_TILE : (uint32_t)FEW_TILE_MAX;
         }
-        if (up->pack.is_e2m1 && down->pack.is_e2m1 && mean >= LARGE_FROM)
-            return PRODUCT_BF16_TILE_MAX;
+        if (up->pack.is_e2m1 && down->pack.is_e2m1 && mean >= LARGE_FROM) {
+            const bool many = e2m1_takes_many(c, w);
+            return many ? (uint32_t)PRODUCT_LARGE_TILE : (uint32_t)PRODUCT_BF16_TILE_MAX;
+        }
         large = false;
     }
     const uint32_t large_from = up_fp8 || down_fp8 || up_int8 ? LARGE_FROM : LARGE_FROM_BF16;

@@ -90,6 +90,8 @@ struct work {
     CUtensorMap in_map;  /* but for FORM_GATHER */
     CUtensorMap out_map; /* where rows are stored by boxes */
     struct product_args a;
+    const uint8_t *in;  /* inputs: codes, or of E2M1 weights bf16 */
+    uint32_t row_bytes; /* of them */
     uint32_t n_k_line;
     uint32_t n_k_part;
     uint32_t n_col_tile; /* OUTPUT_SWIGLU: even, as are the runs */
@@ -189,7 +191,7 @@ static __device__ __forceinline__ struct task task_at(const struct work &w, int 
 /* What a thread copies: piece `thread % K_LINE_PIECES` of row thread / K_LINE_PIECES and of every
  * ROWS rows on, by as many threads as have a piece of ROWS rows. */
 template <int ROWS> struct gather {
-    uint32_t from[BM / ROWS]; /* in pieces from a.q */
+    uint32_t from[BM / ROWS]; /* in pieces from the first input */
     int n;                    /* how many of them */
 };
 
@@ -208,11 +210,12 @@ static __device__ __forceinline__ struct gather<ROWS> gather_of(const struct wor
 #pragma unroll
     for (int i = 0; i < BM / ROWS; i++) {
         uint32_t row = g.from[i] / (uint32_t)divisor;
-        g.from[i] = row * (w.a.k / PIECE_BYTES) + (uint32_t)(thread % K_LINE_PIECES);
+        g.from[i] = row * (w.row_bytes / PIECE_BYTES) + (uint32_t)(thread % K_LINE_PIECES);
     }
     return g;
 }
 
+/* 128 bytes of each row, the k_line-th ones. */
 template <int ROWS>
 static __device__ __forceinline__ void
 gather_k_line(const struct work &w, const struct gather<ROWS> &g, uint32_t dst, uint32_t k_line)
@@ -225,7 +228,7 @@ gather_k_line(const struct work &w, const struct gather<ROWS> &g, uint32_t dst, 
     for (int i = 0; i < BM / ROWS; i++) {
         if (i >= g.n) break;
         const uint8_t *src =
-            w.a.q + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
+            w.in + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
         cp_async_16(dst + (uint32_t)(i * ROWS * BK), src, true);
     }
 }
@@ -318,8 +321,8 @@ static inline cudaError_t make_maps(struct work *w)
 {
     const struct product_args &a = w->a;
     if (!a.tasks || a.in_listed) {
-        cudaError_t e =
-            make_map(&w->in_map, a.q, a.k, a.n_token, 1, (size_t)a.k * a.n_token, GROUP_ROWS);
+        const size_t n_byte = (size_t)w->row_bytes * a.n_token;
+        cudaError_t e = make_map(&w->in_map, w->in, w->row_bytes, a.n_token, 1, n_byte, GROUP_ROWS);
         if (e != cudaSuccess) return e;
     }
     if (!a.tasks && a.out) {
@@ -352,6 +355,8 @@ static inline cudaError_t make_work(struct work *w, uint32_t *n_block, const str
 {
     *w = {};
     w->a = a;
+    w->in = a.pack.is_e2m1 ? (const uint8_t *)a.h : a.q;
+    w->row_bytes = a.k * (a.pack.is_e2m1 ? (uint32_t)sizeof(bf16) : 1);
     w->n_k_line = a.k / BK;
     w->n_k_part = fp8_k_part_count(a.n, w->n_k_line, a.tasks != NULL);
     w->n_col_tile = ceil_div(a.n, BN);

@@ -57,15 +57,15 @@ static __device__ __forceinline__ uint64_t wgmma_operand_turned(uint32_t address
 #define SUM_8(how, c, i) SUM_4(how, c, i), SUM_4(how, c, i + 4)
 #define SUM_16(how, c, i) SUM_8(how, c, i), SUM_8(how, c, i + 8)
 #define SUM_32(how, c, i) SUM_16(how, c, i), SUM_16(how, c, i + 16)
+#define SUM_48(how, c, i) SUM_32(how, c, i), SUM_16(how, c, i + 32)
 #define SUM_64(how, c, i) SUM_32(how, c, i), SUM_32(how, c, i + 32)
 #define SUM_128(how, c, i) SUM_64(how, c, i), SUM_64(how, c, i + 64)
 #define NAMES_4 "%0,%1,%2,%3"
 #define NAMES_8 NAMES_4 ",%4,%5,%6,%7"
 #define NAMES_16 NAMES_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define NAMES_32 NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
-#define NAMES_64                                                                                   \
-    NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"   \
-             "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_48 NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+#define NAMES_64 NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define NAMES_128                                                                                  \
     NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,"   \
              "%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,"     \
@@ -99,6 +99,7 @@ WGMMA_E4M3(4, 8, 4, 5)
 WGMMA_E4M3(8, 16, 8, 9)
 WGMMA_E4M3(16, 32, 16, 17)
 WGMMA_E4M3(32, 64, 32, 33)
+WGMMA_E4M3(48, 96, 48, 49)
 WGMMA_E4M3(64, 128, 64, 65)
 
 /* The same of int8, with sums that are exact. */
@@ -187,6 +188,7 @@ WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 4, 8, 4, 5, 6, 7, 8)
 WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 8, 16, 8, 9, 10, 11, 12)
 WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 16, 32, 16, 17, 18, 19, 20)
 WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 32, 64, 32, 33, 34, 35, 36)
+WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 48, 96, 48, 49, 50, 51, 52)
 WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 64, 128, 64, 65, 66, 67, 68)
 WGMMA_BF16_KEPT(wgmma_bf16_start, "=f", 0, 64, 128, 64, 65, 66, 67, 68)
 
@@ -228,12 +230,14 @@ template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float 
 #undef WGMMA_S8
 #undef NAMES_128
 #undef NAMES_64
+#undef NAMES_48
 #undef NAMES_32
 #undef NAMES_16
 #undef NAMES_8
 #undef NAMES_4
 #undef SUM_128
 #undef SUM_64
+#undef SUM_48
 #undef SUM_32
 #undef SUM_16
 #undef SUM_8
