@@ -170,6 +170,7 @@ struct problem {
     std::vector<task> tasks;
     std::vector<int32_t> rows;
     int32_t n_task;
+    std::vector<bf16> rounded; /* not empty: written instead of floats */
 };
 
 void make(problem &p, bool is_mx, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor,
@@ -215,6 +216,7 @@ std::vector<float> run(problem &p, bool mapped, uint32_t tile, const sm90_limits
                : ceil_div(p.a.n_token, tile);
     product_args a = p.a;
     a.out = out.data();
+    a.out_h = p.rounded.empty() ? NULL : p.rounded.data();
     c.properties.sharedMemPerBlockOptin = 227 << 10;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking), cudaSuccess);
@@ -325,6 +327,11 @@ void check_many(bool is_mx, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_
         sm90_limits limits = {};
         limits.n_sm = n_sm;
         assert_true(run(p, true, PRODUCT_LARGE_TILE, &limits) == want);
+        p.rounded.assign(want.size(), __float2bfloat16_rn(guard));
+        run(p, true, PRODUCT_LARGE_TILE, &limits);
+        for (size_t i = 0; i < want.size(); i++)
+            assert_true(__bfloat162float(p.rounded[i]) == to_bf16_and_back(want[i]));
+        p.rounded.clear();
     }
 }
 
@@ -369,7 +376,7 @@ void check_down(bool is_mx, uint32_t n_token, uint32_t n_used, uint32_t n, uint3
         extra.push_back((float)(next(seed) % 100) / 64);
         for (uint32_t r = 0; r < rows; r++)
             sum = fmaf(r < n_used ? weights[t * n_used + r] : 1.0f,
-                       out[(size_t)(t * rows + r) * p.a.out_stride + i % n], sum);
+                       to_bf16_and_back(out[(size_t)(t * rows + r) * p.a.out_stride + i % n]), sum);
         want.push_back(shared ? sum + extra[i] : sum);
     }
     down_args a = {};

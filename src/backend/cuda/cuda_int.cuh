@@ -478,7 +478,7 @@ bool cuda_takes_many(const struct cuda_backend *c, const struct matrix *w, const
  * rows in the order of the list and leave rows of bf16 */
 bool cuda_takes_listed(const struct cuda_backend *c, const struct matrix *w);
 /* whether tasks of few rows of the experts' matrix run on sm90/: of gate and up so that down_few
- * may follow, of down as down_few */
+ * may follow, of down as down_few, whose rows are rounded to bf16 however many they are */
 bool cuda_few_is_sm90(const struct cuda_backend *c, const struct matrix *w);
 struct query_rows {
     bf16 *to;
@@ -502,7 +502,7 @@ struct expert_rows {
     uint32_t in_divisor;
     bool in_listed;
     bool out_listed;
-    bf16 *h;    /* not NULL: out rounded, of rows in_listed */
+    bf16 *h;    /* not NULL: out rounded, of rows in_listed or of E2M1 */
     uint8_t *q; /* not NULL: codes of the SwiGLU of [gate ; up], and their scales */
     float *scale;
     bool early; /* product_args.tasks_early */

@@ -445,8 +445,9 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.out_scale = rows.scale;
     a.tasks_early = rows.early;
     a.handed = c->handed;
+    ASSERT((!rows.in_listed && !rows.out_listed && !rows.q) || cuda_takes_listed(c, &w->first));
     ASSERT((!rows.in_listed && !rows.out_listed && !rows.h && !rows.q) ||
-           (c->map.tile >= PRODUCT_LARGE_TILE && cuda_takes_listed(c, &w->first)));
+           (c->map.tile >= PRODUCT_LARGE_TILE && cuda_few_is_sm90(c, &w->first)));
     a.w_stride = w->data_stride;
     *(a.row_scale ? &a.row_scale_step : &a.w_scale_step) = w->scale_stride;
     if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */

@@ -53,8 +53,8 @@ struct product_args {
     uint32_t n_token;
     float *out;
     uint32_t out_stride;
-    /* written instead of out, by product_fp8_sm90 alone: */
-    bf16 *out_h;      /* rounded; mapped: of rows in_listed; plain: with angles */
+    /* written instead of out, by product_fp8_sm90 alone but for out_h: */
+    bf16 *out_h;      /* rounded; mapped: of rows in_listed, or of E2M1; plain: with angles */
     uint8_t *out_q;   /* W is [gate ; up]: codes and scales of their SwiGLU, rows of n / 2 */
     float *out_scale; /* [rows][n / 2 / FP8_GROUP] */
     /* with out_h, plain: columns are heads of QUERY_DIM, the last KV_ROPE of each pairs of

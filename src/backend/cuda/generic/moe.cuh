@@ -5,8 +5,8 @@
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/cuda_int.cuh"
 
-/* How the rows of experts are: where sm90/ makes them, all are rounded to bf16, some by who reads
- * them. */
+/* How the rows of experts are: where sm90/ makes them, all but those of BF16 weights are rounded to
+ * bf16, some by who reads them. */
 enum row_form { ROWS_FLOAT, ROWS_FLOAT_TO_ROUND, ROWS_BF16 };
 
 template <enum row_form FORM> struct row_value {

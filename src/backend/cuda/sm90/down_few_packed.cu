@@ -253,8 +253,8 @@ consume_e2m1(const struct down_work &w, const struct down_block &b, struct down_
         const float of_row = shfl(scale, (int)r);
         float *to = s->row[r] + warp % CONSUMER_WARPS * 16 + lane / 4;
         if (lane % 4 != r % COLS / 2) continue;
-        to[0] = sum.x * of_row;
-        to[8] = sum.y * of_row;
+        to[0] = to_bf16_and_back(sum.x * of_row);
+        to[8] = to_bf16_and_back(sum.y * of_row);
     }
     add_rows(w, b, s, weight);
 }

@@ -111,7 +111,7 @@ struct e2m1_walk {
     struct e2m1_lane of_tile;
     uint64_t in;  /* operand of stage 0 */
     float *store; /* the warp's room */
-    /* in pieces from the first output: where rows `lane` and every WARP rows on of the task begin */
+    /* in fours from the first output: where rows `lane` and every WARP rows on of the task begin */
     uint32_t row[BM / WARP];
 };
 
@@ -140,7 +140,7 @@ static __device__ __forceinline__ void add_line(float (&sum)[N / 2], struct e2m1
 }
 
 /* Sums of N rows, times the matrix's scale, to their places in rows of the output. */
-template <int N>
+template <int N, bool ROUNDS>
 static __device__ __forceinline__ void store_sums(const struct work &w, const struct e2m1_walk &u,
                                                   const float (&sum)[N / 2], float scale,
                                                   uint32_t col)
@@ -151,6 +151,7 @@ static __device__ __forceinline__ void store_sums(const struct work &w, const st
         u.lane / 8 + u.lane / 4 % 2 * 4; /* of those, in an order without conflicts */
     const uint32_t column = (col * TILES + u.tile) * PACK4_ROWS + u.warp * WARP_ROWS + t * 4;
     float4 *const out = (float4 *)w.a.out + column / 4;
+    uint2 *const out_h = (uint2 *)w.a.out_h + column / 4;
     float *const to = u.store + 2 * t * STORE_PITCH + g;
     const float *const from = u.store + row * STORE_PITCH + t * 4;
 #pragma unroll
@@ -170,14 +171,19 @@ static __device__ __forceinline__ void store_sums(const struct work &w, const st
         for (uint32_t j = 0; j < STORE_ROWS / AT_ONCE; j++) {
             const uint32_t begin = shfl(u.row[i], (int)(j * AT_ONCE + row));
             const float4 v = *(const float4 *)(from + j * AT_ONCE * STORE_PITCH);
-            if (begin != (uint32_t)NO_ROW && column < w.a.n) out[begin] = v;
+            if (begin == (uint32_t)NO_ROW || column >= w.a.n) continue;
+            if (ROUNDS) {
+                out_h[begin] = make_uint2(pack_bf16(v.x, v.y), pack_bf16(v.z, v.w));
+            } else {
+                out[begin] = v;
+            }
         }
     }
 }
 
 /* A tile of up to N rows. Parts of K are added to zero one after the other; one, added to -0, is as
  * it is. */
-template <enum form FORM, int G, int N>
+template <enum form FORM, bool ROUNDS, int G, int N>
 static __device__ __forceinline__ void make_tile(const struct work &w, struct e2m1_stages<G> *s,
                                                  struct e2m1_walk &u, int expert, uint32_t col)
 {
@@ -195,7 +201,7 @@ static __device__ __forceinline__ void make_tile(const struct work &w, struct e2
 #pragma unroll
         for (int j = 0; j < N / 2; j++) total[j] += sum[j];
     }
-    store_sums<N>(w, u, total, scale, col);
+    store_sums<N, ROUNDS>(w, u, total, scale, col);
 }
 
 template <int G>
@@ -211,7 +217,7 @@ static __device__ __forceinline__ struct e2m1_walk begin_walk(struct e2m1_stages
     return u;
 }
 
-template <enum form FORM, int G>
+template <enum form FORM, bool ROUNDS, int G>
 static __device__ __forceinline__ void consume(const struct work &w, struct e2m1_stages<G> *s,
                                                int group)
 {
@@ -230,19 +236,19 @@ static __device__ __forceinline__ void consume(const struct work &w, struct e2m1
         }
         for (uint32_t col = r.col; col < r.col_end; col++) {
             if (t.n > 96) {
-                make_tile<FORM, G, 128>(w, s, u, t.expert, col);
+                make_tile<FORM, ROUNDS, G, 128>(w, s, u, t.expert, col);
             } else if (t.n > 64) {
-                make_tile<FORM, G, 96>(w, s, u, t.expert, col);
+                make_tile<FORM, ROUNDS, G, 96>(w, s, u, t.expert, col);
             } else if (t.n > 32) {
-                make_tile<FORM, G, 64>(w, s, u, t.expert, col);
+                make_tile<FORM, ROUNDS, G, 64>(w, s, u, t.expert, col);
             } else {
-                make_tile<FORM, G, 32>(w, s, u, t.expert, col);
+                make_tile<FORM, ROUNDS, G, 32>(w, s, u, t.expert, col);
             }
         }
     }
 }
 
-template <enum form FORM, int G>
+template <enum form FORM, bool ROUNDS, int G>
 __global__ void __launch_bounds__(THREADS, 1)
     product_e2m1_sm90_kernel(const __grid_constant__ struct work w)
 {
@@ -268,14 +274,14 @@ __global__ void __launch_bounds__(THREADS, 1)
         produce<FORM, G>(w, s);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<FORM, G>(w, s, group - 1);
+        consume<FORM, ROUNDS, G>(w, s, group - 1);
     }
 #endif
 }
 
 /* ---- the host ---- */
 
-template <enum form FORM, int G>
+template <enum form FORM, bool ROUNDS, int G>
 static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t stream)
 {
     cudaLaunchAttribute attribute = {};
@@ -288,23 +294,24 @@ static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t s
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, product_e2m1_sm90_kernel<FORM, G>, w);
+    return cudaLaunchKernelEx(&config, product_e2m1_sm90_kernel<FORM, ROUNDS, G>, w);
 }
 
 template <int G>
 static cudaError_t launch_form(const struct work &w, uint32_t n_block, cudaStream_t stream)
 {
-    return w.a.tasks ? launch<FORM_GATHER, G>(w, n_block, stream)
-                     : launch<FORM_PLAIN, G>(w, n_block, stream);
+    if (!w.a.tasks) return launch<FORM_PLAIN, false, G>(w, n_block, stream);
+    return w.a.out_h ? launch<FORM_GATHER, true, G>(w, n_block, stream)
+                     : launch<FORM_GATHER, false, G>(w, n_block, stream);
 }
 
 cudaError_t product_e2m1_sm90(const struct product_args &a, uint32_t n_tile,
                               const struct sm90_limits &limits, cudaStream_t stream)
 {
     ASSERT(a.pack.is_e2m1 && a.k % BK == 0 && a.n % 4 == 0 && a.out_stride % 4 == 0);
-    ASSERT(a.h && a.w_scale && a.out && !a.in_rows && !a.in_listed && limits.n_sm > 0);
+    ASSERT(a.h && a.w_scale && !a.in_rows && !a.in_listed && !a.out_q && limits.n_sm > 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.h % 16 == 0 && (uintptr_t)a.out % 16 == 0);
-    ASSERT(!a.tasks || a.in_divisor > 0);
+    ASSERT(a.tasks ? a.in_divisor > 0 : a.out && !a.out_h);
     ASSERT((uint64_t)a.n_token * a.out_stride / 4 < UINT32_MAX);
     struct work w;
     uint32_t n_block;
@@ -314,15 +321,20 @@ cudaError_t product_e2m1_sm90(const struct product_args &a, uint32_t n_tile,
                                : launch_form<4>(w, n_block, stream);
 }
 
-template <enum form FORM, int G> static cudaError_t init_kernel(void)
+template <enum form FORM, bool ROUNDS, int G> static cudaError_t init_kernel(void)
 {
-    return raise_shared(product_e2m1_sm90_kernel<FORM, G>, sizeof(struct e2m1_stages<G>));
+    return raise_shared(product_e2m1_sm90_kernel<FORM, ROUNDS, G>, sizeof(struct e2m1_stages<G>));
+}
+
+template <int G> static cudaError_t init_kernels(void)
+{
+    cudaError_t e = init_kernel<FORM_PLAIN, false, G>();
+    if (e == cudaSuccess) e = init_kernel<FORM_GATHER, false, G>();
+    return e == cudaSuccess ? init_kernel<FORM_GATHER, true, G>() : e;
 }
 
 cudaError_t product_e2m1_sm90_init(void)
 {
-    cudaError_t e = init_kernel<FORM_PLAIN, 8>();
-    if (e == cudaSuccess) e = init_kernel<FORM_GATHER, 8>();
-    if (e == cudaSuccess) e = init_kernel<FORM_PLAIN, 4>();
-    return e == cudaSuccess ? init_kernel<FORM_GATHER, 4>() : e;
+    cudaError_t e = init_kernels<8>();
+    return e == cudaSuccess ? init_kernels<4>() : e;
 }

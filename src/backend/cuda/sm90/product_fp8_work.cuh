@@ -338,7 +338,8 @@ static inline enum output output_of(const struct product_args &a)
 {
     ASSERT(!a.out_q || (a.n % (2 * FP8_GROUP) == 0 && a.out_scale));
     ASSERT(!a.out_h || ((uintptr_t)a.out_h % 16 == 0 && a.out_stride % 8 == 0));
-    ASSERT(!a.out_h || (a.angles ? !a.tasks && a.n % QUERY_DIM == 0 : a.in_listed));
+    ASSERT(!a.out_h || a.pack.is_e2m1 ||
+           (a.angles ? !a.tasks && a.n % QUERY_DIM == 0 : a.in_listed));
     return a.out_q ? OUTPUT_SWIGLU : a.angles ? OUTPUT_QUERY : a.out_h ? OUTPUT_BF16 : OUTPUT_FLOAT;
 }
 
