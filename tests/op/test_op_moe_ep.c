@@ -322,6 +322,27 @@ static void one_expert_takes_all_rows(void **state)
     if (!op_wants_few()) check_case(ACT_F32, DTYPE_BF16, true, 1);
 }
 
+/* So many rows an expert that a device may bring them in order, and in tasks of its largest tile;
+ * each row has an expert or two of three on either rank. */
+static void many_rows_of_an_expert(void **state)
+{
+    (void)state;
+    struct ep_case k = {0};
+    if (world_max < 2) skip();
+    struct gen *g = gen_create_for(88, ACT_FP8);
+    gen_config(&k.c, ACT_FP8, KV_TYPE_BF16, false);
+    k.c.n_expert = 4;
+    k.c.n_expert_used = 3;
+    k.c.n_group = k.c.topk_group = 1;
+    k.c.moe_inner = 512;
+    k.c.shared_inner = 0;
+    k.c.max_token = 2 * N;
+    gen_moe(g, &k.c, DTYPE_F8_E4M3, &k.tensors);
+    fill(&k, g, N, 40);
+    check(&k, 2, 2);
+    gen_destroy(g);
+}
+
 /* More rows on one rank than a round takes. */
 static void rows_go_in_rounds(void **state)
 {
@@ -477,6 +498,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_have_their_bits_wherever_they_are),
         cmocka_unit_test(one_expert_takes_all_rows),
+        cmocka_unit_test(many_rows_of_an_expert),
         cmocka_unit_test(rows_go_in_rounds),
         cmocka_unit_test(padding_is_left_out),
         cmocka_unit_test(recordings_hold_any_rows),

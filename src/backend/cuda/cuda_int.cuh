@@ -245,12 +245,16 @@ struct left_units {
     uint32_t topk, n_part;
 };
 
+/* What n_task has behind the number of tasks: product_args.feed, and the entries of the list. */
+enum { TASK_FEED = 1, TASK_N_ROW = 3 };
+
 struct task_map {
     const struct buffer *route; /* what it was made of last, NULL: to be made before use */
     const struct weight *w;
     uint32_t n_token;
-    uint32_t n_row;  /* of all experts: entries of the list */
-    int32_t *counts; /* [blocks of ROUTER_MAP_TOKENS][experts] */
+    uint32_t n_row;    /* of all experts: entries of the list at most, */
+    uint32_t n_likely; /* and as many as there are as far as the host knows */
+    int32_t *counts;   /* [blocks of ROUTER_MAP_TOKENS][experts] */
     struct task *tasks;
     int32_t *n_task;
     int32_t *rows;

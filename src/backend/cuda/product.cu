@@ -435,7 +435,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.n_token = c->map.n_row;
     a.tasks = c->map.tasks;
     a.n_task = c->map.n_task;
-    a.feed = c->map.n_task + 1;
+    a.feed = c->map.n_task + TASK_FEED;
     a.rows = c->map.rows;
     a.in_divisor = rows.in_divisor;
     a.in_listed = rows.in_listed;

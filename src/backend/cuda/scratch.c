@@ -145,7 +145,7 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
         t * router_k_part_count(c->hidden) * router_score_pitch(c->n_expert) * 4;
     s->bytes[SCRATCH_TASK_BLOCKS] = div_up(routed, ROUTER_MAP_TOKENS) * (c->n_expert + 1) * 4;
     s->bytes[SCRATCH_TASKS] = n_task * TASK_BYTES;
-    s->bytes[SCRATCH_TASK_COUNT] = 12; /* and product_args.feed */
+    s->bytes[SCRATCH_TASK_COUNT] = 16; /* of tasks, what feeds them, of entries */
     s->bytes[SCRATCH_TASK_ROWS] = (rows + 1) * 4;
     s->bytes[SCRATCH_HANDED_SUMS] = c->n_expert ? HANDED_SUM_BYTES : 4;
     s->bytes[SCRATCH_HANDED_FLAGS] = (uint64_t)HANDED_BLOCKS_MAX * HANDED_FLAGS * 4;

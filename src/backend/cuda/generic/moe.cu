@@ -55,8 +55,9 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
 
 struct list_args {
     const int32_t *rows;
-    int32_t *entries; /* [row]: where it is in the list */
-    uint32_t n_row;
+    const int32_t *present; /* of struct task_map */
+    int32_t *entries;       /* [row]: where it is in the list */
+    const int32_t *n_entry;
     uint32_t n_token;
     uint32_t rows_per_token;
     uint32_t n_k_line;
@@ -70,8 +71,8 @@ __global__ void __launch_bounds__(LIST_WARPS *WARP) find_entries_kernel(const st
 {
     const uint32_t i = blockIdx.x * LIST_WARPS * WARP + threadIdx.x;
     kernel_begin();
-    if (i >= a.n_row) return;
-    DCHECK(a.rows[i] >= 0 && (uint32_t)a.rows[i] < a.n_row);
+    if (i >= (uint32_t)*a.n_entry) return;
+    DCHECK(a.rows[i] >= 0 && (uint32_t)a.rows[i] < a.n_token * a.rows_per_token);
     a.entries[a.rows[i]] = (int32_t)i;
 }
 
@@ -84,26 +85,29 @@ __global__ void __launch_bounds__(LIST_WARPS *WARP) list_inputs_kernel(const str
     kernel_begin();
     if (t >= a.n_token) return;
     const uint4 *from = (const uint4 *)a.q + (size_t)t * n_piece;
-    const int32_t *entries = a.entries + (size_t)t * a.rows_per_token;
-    for (uint32_t p0 = lane; p0 < n_piece; p0 += PIECES_AHEAD * WARP) {
+    const size_t row = (size_t)t * a.rows_per_token + lane;
+    int entry = -1; /* of the token's row `lane` */
+    if (lane < a.rows_per_token && !(a.present && a.present[row] < 0)) entry = a.entries[row];
+    const unsigned listed = warp_ballot(entry >= 0);
+    for (uint32_t first = 0; listed && first < n_piece; first += PIECES_AHEAD * WARP) {
+        const uint32_t p0 = first + lane;
         uint4 v[PIECES_AHEAD];
 #pragma unroll
         for (uint32_t j = 0; j < PIECES_AHEAD; j++) {
             if (p0 + j * WARP < n_piece) v[j] = from[p0 + j * WARP];
         }
-        for (uint32_t r = 0; r < a.rows_per_token; r++) {
-            uint4 *to = (uint4 *)a.to + (size_t)entries[r] * n_piece;
+        for (unsigned rows = listed; rows; rows &= rows - 1) {
+            uint4 *to = (uint4 *)a.to + (size_t)shfl(entry, __ffs((int)rows) - 1) * n_piece;
 #pragma unroll
             for (uint32_t j = 0; j < PIECES_AHEAD; j++) {
                 if (p0 + j * WARP < n_piece) to[p0 + j * WARP] = v[j];
             }
         }
     }
-    for (uint32_t j = lane; j < a.n_k_line; j += WARP) {
-        const float s = a.scale[(size_t)t * a.n_k_line + j];
-        for (uint32_t r = 0; r < a.rows_per_token; r++) {
-            a.to_scale[(size_t)entries[r] * a.n_k_line + j] = s;
-        }
+    for (unsigned rows = listed; rows; rows &= rows - 1) {
+        const size_t to = (size_t)shfl(entry, __ffs((int)rows) - 1) * a.n_k_line;
+        for (uint32_t j = lane; j < a.n_k_line; j += WARP)
+            a.to_scale[to + j] = a.scale[(size_t)t * a.n_k_line + j];
     }
 }
 
@@ -125,9 +129,11 @@ static fathom_err list_inputs(struct cuda_backend *c, struct act *x, uint32_t ro
                       FP8_GROUP * sizeof(float),
                   "room of an output");
     ASSERT(x->q && x->width % FP8_GROUP == 0 && n_row == c->map.n_token * rows_per_token);
+    ASSERT(rows_per_token <= WARP);
     struct list_args a = {};
     a.rows = c->map.rows;
-    a.n_row = c->map.n_row;
+    a.n_entry = c->map.n_task + TASK_N_ROW;
+    a.present = c->map.present;
     a.n_token = c->map.n_token;
     a.rows_per_token = rows_per_token;
     a.n_k_line = x->width / FP8_GROUP;
@@ -140,7 +146,7 @@ static fathom_err list_inputs(struct cuda_backend *c, struct act *x, uint32_t ro
     x->scale = a.to_scale;
     x->sums = {};
     TRY(cuda_launch(c, "entries of the list", find_entries_kernel,
-                    dim3(ceil_div(a.n_row, LIST_WARPS * WARP)), LIST_WARPS * WARP, 0, a));
+                    dim3(ceil_div(c->map.n_row, LIST_WARPS * WARP)), LIST_WARPS * WARP, 0, a));
     return cuda_launch(c, "experts' inputs", list_inputs_kernel,
                        dim3(ceil_div(a.n_token, LIST_WARPS)), LIST_WARPS * WARP, 0, a);
 }
@@ -160,10 +166,10 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct 
     const uint32_t inner = c->c.moe_inner;
     const enum codes codes = cuda_codes_of(c, &w->moe.up.first);
     const bool fused = makes_codes(c, w, listed);
-    const bool many = inner >= LIST_INPUT_WIDTH && c->map.n_row >= w->moe.up.n * LIST_INPUT_ROWS;
-    const bool ahead = c->map.tile == PRODUCT_WIDE_TILE ||
-                       (listed && !c->map.present && many && x.q && x.codes == codes);
-    ASSERT(!ahead || !c->map.present); /* list_inputs goes by all rows */
+    const bool many = inner >= LIST_INPUT_WIDTH && c->map.n_likely >= w->moe.up.n * LIST_INPUT_ROWS;
+    const bool sums = c->map.present && cuda_sums_for(c, &w->moe.up.first).at; /* are of all rows */
+    const bool ahead =
+        c->map.tile == PRODUCT_WIDE_TILE || (listed && many && !sums && x.q && x.codes == codes);
     struct expert_rows rows = {rows_per_token, ahead, listed};
     if (fused) {
         rows.q = c->mid_q;

@@ -76,8 +76,9 @@ static __device__ __forceinline__ int list_tasks(const struct map_args &a, int n
     if (!write) return first.x;
     if (threadIdx.x == 0) {
         a.n_task[0] = total.y;
-        a.n_task[1] = 0; /* product_args.feed */
-        a.n_task[2] = 0;
+        a.n_task[TASK_FEED] = 0;
+        a.n_task[TASK_FEED + 1] = 0;
+        a.n_task[TASK_N_ROW] = total.x;
     }
     const int rows = task_rows(n, n_task, tile);
     DCHECK(rows <= tile && (n_task - 1) * rows < max(n, 1));
@@ -158,13 +159,15 @@ static uint32_t map_threads(uint32_t n_stack, uint32_t at_least)
 /* Of n_token tokens with n_used entries of `experts` each. */
 static struct map_args map_experts(struct cuda_backend *c, const struct weight *w,
                                    const int32_t *experts, uint32_t n_token, uint32_t n_used,
-                                   uint32_t tile)
+                                   uint32_t n_likely)
 {
     const uint32_t rows_per_token = c->c.n_expert_used + (w->moe.stacked_shared ? 1 : 0);
     const uint32_t n_row = n_token * rows_per_token, n_stack = w->moe.up.n;
+    const uint32_t tile = cuda_moe_tile(c, w, n_likely, n_stack);
     c->map.w = w;
     c->map.n_token = n_token;
     c->map.n_row = n_row;
+    c->map.n_likely = n_likely;
     c->map.tile = tile;
     c->map.max_task = (n_row < n_stack ? n_row : n_stack) + n_row / tile;
     ASSERT(c->map.max_task <= n_row / TASK_ROWS_MIN + n_stack); /* the list's room: scratch.c */
@@ -189,7 +192,7 @@ struct map_args moe_map_args(struct cuda_backend *c, const struct weight *w,
     const uint32_t n_row = n_token * (n_used + (w->moe.stacked_shared ? 1 : 0));
     c->map.route = route;
     c->map.present = NULL;
-    return map_experts(c, w, route->i, n_token, n_used, cuda_moe_tile(c, w, n_row, w->moe.up.n));
+    return map_experts(c, w, route->i, n_token, n_used, n_row);
 }
 
 static fathom_err run_map(struct cuda_backend *c, const struct map_args &m)
@@ -212,8 +215,6 @@ fathom_err moe_map_present(struct cuda_backend *c, const struct weight *w, const
                            uint32_t n_token, uint32_t n_likely)
 {
     const uint32_t rows_per_token = c->c.n_expert_used + (w->moe.stacked_shared ? 1 : 0);
-    const uint32_t tile = cuda_moe_tile(c, w, n_likely, w->moe.up.n);
     c->map.present = experts;
-    return run_map(c, map_experts(c, w, experts, n_token, rows_per_token,
-                                  tile < PRODUCT_LARGE_TILE ? tile : PRODUCT_LARGE_TILE));
+    return run_map(c, map_experts(c, w, experts, n_token, rows_per_token, n_likely));
 }
