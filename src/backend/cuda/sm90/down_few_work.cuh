@@ -120,18 +120,9 @@ typedef void (*down_kernel)(struct down_work);
 static cudaError_t launch_down(down_kernel kernel, const struct down_work &w, uint32_t n_thread,
                                uint32_t n_byte, cudaStream_t stream)
 {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(w.a.n_token, ceil_div(w.a.n, BM));
-    config.blockDim = dim3(n_thread);
-    config.dynamicSmemBytes = n_byte;
     ASSERT(n_byte <= BYTES_MAX);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, w);
+    return gpu_launch({dim3(w.a.n_token, ceil_div(w.a.n, BM)), 1, n_thread, n_byte, true}, stream,
+                      kernel, w);
 }
 
 /* down_few_packed - down_few for packed weights, of w.a

@@ -326,18 +326,9 @@ cudaError_t product_bf16_sm90(const struct product_args &a, uint32_t n_tile, uin
         e = make_map(&w.in_map, a.h, a.k * 2, a.n_token, 1, (size_t)a.n_token * a.k * 2, BM);
     if (e != cudaSuccess) return e;
     if (!n_tile) return cudaSuccess;
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(min(n_tile * w.n_col_tile, limits.n_sm));
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = sizeof(struct stages);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(
-        &config, gathers ? product_bf16_sm90_kernel<true> : product_bf16_sm90_kernel<false>, w);
+    return gpu_launch(
+        {dim3(min(n_tile * w.n_col_tile, limits.n_sm)), 1, THREADS, sizeof(struct stages), true},
+        stream, gathers ? product_bf16_sm90_kernel<true> : product_bf16_sm90_kernel<false>, w);
 }
 
 cudaError_t product_bf16_sm90_init(void)

@@ -284,17 +284,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 template <enum form FORM, bool ROUNDS, int G>
 static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t stream)
 {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(n_block);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = sizeof(struct e2m1_stages<G>);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, product_e2m1_sm90_kernel<FORM, ROUNDS, G>, w);
+    return gpu_launch({dim3(n_block), 1, THREADS, sizeof(struct e2m1_stages<G>), true}, stream,
+                      product_e2m1_sm90_kernel<FORM, ROUNDS, G>, w);
 }
 
 template <int G>

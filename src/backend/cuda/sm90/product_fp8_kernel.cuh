@@ -371,17 +371,7 @@ typedef void (*product_kernel)(struct work);
 static cudaError_t launch(const struct work &w, product_kernel kernel, uint32_t n_block,
                           cudaStream_t stream)
 {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(n_block);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = sizeof(struct stages);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, kernel, w);
+    return gpu_launch({dim3(n_block), 1, THREADS, sizeof(struct stages), true}, stream, kernel, w);
 }
 
 #endif

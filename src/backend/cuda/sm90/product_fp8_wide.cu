@@ -437,17 +437,8 @@ __global__ void __launch_bounds__(THREADS, 1)
 template <enum output OUTPUT, enum weights WEIGHTS>
 static cudaError_t launch(const struct work &w, uint32_t n_block, cudaStream_t stream)
 {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = dim3(n_block);
-    config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = sizeof(struct wide_shared<OUTPUT>);
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    return cudaLaunchKernelEx(&config, product_fp8_wide_kernel<OUTPUT, WEIGHTS>, w);
+    return gpu_launch({dim3(n_block), 1, THREADS, sizeof(struct wide_shared<OUTPUT>), true}, stream,
+                      product_fp8_wide_kernel<OUTPUT, WEIGHTS>, w);
 }
 
 cudaError_t product_fp8_wide(const struct product_args &a, uint32_t n_task,

@@ -510,26 +510,6 @@ bool product_u4_takes(const struct pack4 &p)
            (p.n_group == 2 && p.tile_bytes <= packed_bytes<2>());
 }
 
-/* One launch's attribute; it points into the struct. */
-struct u4_launch {
-    cudaLaunchAttribute attribute;
-    cudaLaunchConfig_t config;
-};
-
-static void set_launch(struct u4_launch *l, dim3 grid, uint32_t n_thread, size_t n_byte,
-                       cudaStream_t stream)
-{
-    *l = {};
-    l->attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    l->attribute.val.programmaticStreamSerializationAllowed = 1;
-    l->config.gridDim = grid;
-    l->config.blockDim = dim3(n_thread);
-    l->config.dynamicSmemBytes = n_byte;
-    l->config.stream = stream;
-    l->config.attrs = &l->attribute;
-    l->config.numAttrs = 1;
-}
-
 cudaError_t product_u4_sm90(const struct product_args &a, uint32_t n_tile,
                             const struct sm90_limits &limits, cudaStream_t stream)
 {
@@ -544,10 +524,8 @@ cudaError_t product_u4_sm90(const struct product_args &a, uint32_t n_tile,
     const bool one = a.pack.n_group == 1;
     u4_kernel kernel =
         one ? find_kernel<1>(form_of(a), output_of(a)) : find_kernel<2>(form_of(a), output_of(a));
-    struct u4_launch l;
-    set_launch(&l, dim3(n_block), THREADS,
-               one ? sizeof(struct u4_stages<1>) : sizeof(struct u4_stages<2>), stream);
-    return cudaLaunchKernelEx(&l.config, kernel, u);
+    const size_t n_byte = one ? sizeof(struct u4_stages<1>) : sizeof(struct u4_stages<2>);
+    return gpu_launch({dim3(n_block), 1, THREADS, n_byte, true}, stream, kernel, u);
 }
 
 template <int G> static cudaError_t init_kernels(void)
