@@ -1,6 +1,7 @@
 /* rank_layout.c - both ways to cut a model, planned and compared */
 #include "engine/rank_layout.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -113,17 +114,19 @@ static void give(fathom_options *out, fathom_layout layout, uint32_t n_rank)
 /* ---- one way --------------------------------------------------------------------------------- */
 
 /* Of a prompt that comes alone: by the ranks that have it, or all of them, but for a rest that is
- * too short to be shared. Of a shared step the last run takes longest, which sees most. */
-static void expect_prompt(struct layout_plan *l, const struct rank_layout *all,
-                          const struct model_config *config)
+ * too short to be shared. Of a shared step the last run takes longest, which sees most. Returns how
+ * many steps it takes. */
+static uint32_t expect_prompt(struct layout_plan *l, const struct rank_layout *all,
+                              const struct model_config *config)
 {
+    uint32_t n_step = 0;
     const struct engine_settings *s = &l->settings;
     const uint32_t n_lane = s->place.parallel.dp.size > 1 ? s->place.parallel.dp.size : 1;
     const uint64_t n_input = all->load.n_input, least = (uint64_t)s->share_prompts * n_lane;
     const bool shares = n_lane > 1 && s->share_prompts > 0;
     l->shares_prompt = shares && n_input >= least;
     ASSERT(s->limits.max_token >= 1 && l->first_token_s <= 0);
-    for (uint64_t first = 0, end; first < n_input; first = end) {
+    for (uint64_t first = 0, end; first < n_input; first = end, n_step++) {
         const bool is_shared = shares && n_input - first >= least;
         const uint64_t n_by = is_shared ? n_lane : 1, n_most = s->limits.max_token * n_by;
         end = first + n_most < n_input ? first + n_most : n_input;
@@ -138,10 +141,26 @@ static void expect_prompt(struct layout_plan *l, const struct rank_layout *all,
                                        .is_shared = is_shared};
         l->first_token_s += step_time(&all->machine, s, &l->memory, config, &rows);
     }
+    return n_step;
+}
+
+/* Of a prompt among others that come when they come, n_beside in its steps on average: all of them
+ * together take as long as one alone, but no less than what all lanes need for so much. It falls
+ * with n_beside, because that makes few less likely. */
+static double mean_prompt_time(double alone_s, double least_s, double n_beside)
+{
+    double s = least_s, chance = exp(-n_beside);
+    ASSERT(least_s > 0 && n_beside >= 0);
+    for (double n = 1; alone_s / n > least_s; n++) {
+        s += chance * (alone_s / n - least_s);
+        chance *= n_beside / n;
+    }
+    return s;
 }
 
 /* What is expected of it. As many requests end in a step as one has of its tokens, and as many
- * prompts are computed: one by one where there are fewer requests than lanes. */
+ * prompts are computed. The lane that has most requests is waited for; experts are hit by all that
+ * there are. */
 static void expect(struct layout_plan *l, const struct rank_layout *all,
                    const struct model_config *config)
 {
@@ -163,7 +182,8 @@ static void expect(struct layout_plan *l, const struct rank_layout *all,
                                      .n_request = n_row,
                                      .first = n_input,
                                      .last = n_input + load->n_output,
-                                     .n_logit = n_row};
+                                     .n_logit = n_row,
+                                     .n_lane = l->n_running / n_row};
     const struct step_rows prompts = {.n_row = n_chunk,
                                       .n_request = n_chunk > n_input ? n_chunk / n_input : 1,
                                       .last = n_input,
@@ -172,10 +192,11 @@ static void expect(struct layout_plan *l, const struct rank_layout *all,
     l->step_s = step_time(&all->machine, s, &l->memory, config, &decode);
     l->prompt_tokens_per_s =
         n_lane * n_chunk / step_time(&all->machine, s, &l->memory, config, &prompts);
-    expect_prompt(l, all, config);
+    const double n_step = expect_prompt(l, all, config);
     const double n_prompt = (double)l->n_running / load->n_output;
+    const double n_beside = (l->n_running - 1) * n_step / (n_step + load->n_output - 1);
     const double prompt_s =
-        l->n_running < n_lane ? l->first_token_s : n_input / l->prompt_tokens_per_s;
+        mean_prompt_time(l->first_token_s, n_input / l->prompt_tokens_per_s, n_beside);
     l->output_tokens_per_s = l->n_running / (l->step_s + n_prompt * prompt_s);
 }
 

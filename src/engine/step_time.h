@@ -46,7 +46,8 @@ struct step_rows {
     double n_request;   /* whose they are: its cache is read once for each */
     double first, last; /* tokens before a row: anything between, evenly */
     double n_logit;     /* rows of logits */
-    double n_lane;      /* so many lanes have such rows, others none; 0: all */
+    double n_lane;      /* so many lanes have such rows, others none; 0: all. Of lanes that
+                           have fewer: all rows over n_row */
     bool is_shared;     /* they are a lane's run of a prompt that all compute (share.h) */
     bool is_prompt;     /* rows of a request are neighbours, so that they share what they see */
 };

@@ -140,10 +140,16 @@ static void prompts_of_four_lanes_are_predicted_as_measured(void **state)
     expect_time(&c, &o, &rows, 894.13, 0.2);
 }
 
-static void compare(struct rank_layout *r, const fathom_options *o, uint64_t bytes)
+static void compare_of(struct rank_layout *r, const struct model_config *c, const fathom_options *o,
+                       uint64_t bytes)
 {
     fathom_diag d = {{0}};
-    if (rank_layout_compare(r, o, &config, NULL, bytes, &d)) fail_msg("%s", d.text);
+    if (rank_layout_compare(r, o, c, NULL, bytes, &d)) fail_msg("%s", d.text);
+}
+
+static void compare(struct rank_layout *r, const fathom_options *o, uint64_t bytes)
+{
+    compare_of(r, &config, o, bytes);
 }
 
 static void few_requests_share_layers_and_many_do_not(void **state)
@@ -202,6 +208,42 @@ static void a_prompt_alone_is_predicted_as_it_is_computed(void **state)
     o.load.n_input--;
     compare(&apart, &o, H200);
     assert_true(r.plans[1].first_token_s < apart.plans[1].first_token_s);
+}
+
+/* From one request to 1024, as many as lanes among them: more of them lower no prediction, but for
+ * two thousandths where the lane that has one more to attend to is waited for. With lanes none of
+ * them is done sooner; ranks that share layers share more of them from 64 rows on. Four layers,
+ * planned sooner than all. */
+static void each_request_more_costs_the_others_and_adds_to_all(void **state)
+{
+    const fathom_load loads[] = {{0, 1024, 256}, {0, 2048, 512}, {0, 7680, 64}, {0, 4096, 1}};
+    struct model_config four = config;
+    (void)state;
+    four.n_layer = 4;
+    four.n_dense_layer = 1;
+    for (size_t i = 0; i < sizeof loads / sizeof *loads; i++) {
+        double all[LAYOUTS] = {0}, one[LAYOUTS] = {1e9, 1e9};
+        fathom_options o = gpus();
+        o.layout_ranks = i == 1 ? 4 : 8;
+        o.share_prompts = i == 2 ? -1 : 0;
+        o.max_num_seqs = 1024;
+        o.load = loads[i];
+        for (uint32_t n = 1; n <= 1024; n += n < 34 ? 1 : 9) {
+            struct rank_layout r;
+            o.load.n_request = n;
+            compare_of(&r, &four, &o, H200);
+            for (int k = 0; k < LAYOUTS; k++) {
+                const double is = r.plans[k].output_tokens_per_s;
+                assert_int_equal(r.plans[k].n_running, n);
+                const bool is_sooner = k == 1 && is / n > one[k] * 1.000001;
+                if (is < all[k] * 0.998 || is_sooner)
+                    fail_msg("load %zu, %s: %u requests %.1f tokens/s, %.2f each; fewer %.1f, %.2f",
+                             i, layout_name(r.plans[k].layout), n, is, is / n, all[k], one[k]);
+                if (is > all[k]) all[k] = is;
+                one[k] = is / n;
+            }
+        }
+    }
 }
 
 static void requests_that_run_fit_the_cache(void **state)
@@ -348,6 +390,7 @@ int main(void)
         cmocka_unit_test(prompts_of_four_lanes_are_predicted_as_measured),
         cmocka_unit_test(few_requests_share_layers_and_many_do_not),
         cmocka_unit_test(a_prompt_alone_is_predicted_as_it_is_computed),
+        cmocka_unit_test(each_request_more_costs_the_others_and_adds_to_all),
         cmocka_unit_test(requests_that_run_fit_the_cache),
         cmocka_unit_test(a_way_that_does_not_fit_says_so),
         cmocka_unit_test(a_processor_takes_what_it_is_expected_to_do_more_by),
