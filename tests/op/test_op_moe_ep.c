@@ -343,6 +343,35 @@ static void many_rows_of_an_expert(void **state)
     gen_destroy(g);
 }
 
+/* Experts' gate and up do not lie together: they are of two forms, of one kind of inputs. */
+static void gate_and_up_of_two_forms(void **state)
+{
+    (void)state;
+    struct ep_case k = {0};
+    const struct weight_form plain = {.code = CODE_WIDE};
+    const struct weight_form by_row = {.code = CODE_E4M3, .scale_type = DTYPE_F32, .block_row = 1};
+    if (world_max < 2) skip();
+    struct gen *g = gen_create_for(89, ACT_FP8);
+    gen_config(&k.c, ACT_FP8, KV_TYPE_BF16, false);
+    k.c.n_expert = 4;
+    k.c.n_expert_used = 2;
+    k.c.n_group = k.c.topk_group = 1;
+    k.c.shared_inner = 0;
+    k.c.max_token = 2 * N;
+    gen_moe(g, &k.c, DTYPE_F8_E4M3, &k.tensors);
+    struct ffn_tensors *experts = gen_alloc(g, k.c.n_expert * sizeof *experts);
+    for (uint32_t e = 0; e < k.c.n_expert; e++) {
+        experts[e] = k.tensors.experts[e];
+        gen_code_as(g, &by_row);
+        experts[e].up = gen_matrix(g, DTYPE_F8_E4M3, k.c.moe_inner, k.c.hidden, true);
+    }
+    gen_code_as(g, &plain);
+    k.tensors.experts = experts;
+    fill(&k, g, N, 10);
+    check(&k, 2, 2);
+    gen_destroy(g);
+}
+
 /* More rows on one rank than a round takes. */
 static void rows_go_in_rounds(void **state)
 {
@@ -499,6 +528,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rows_have_their_bits_wherever_they_are),
         cmocka_unit_test(one_expert_takes_all_rows),
         cmocka_unit_test(many_rows_of_an_expert),
+        cmocka_unit_test(gate_and_up_of_two_forms),
         cmocka_unit_test(rows_go_in_rounds),
         cmocka_unit_test(padding_is_left_out),
         cmocka_unit_test(recordings_hold_any_rows),

@@ -8,9 +8,10 @@
  * A recorded step begins when all that was enqueued before it has ended. So a kernel of one may
  * read the step's arrays before its wait, and rows of the cache that earlier steps wrote.
  *
- * The products of experts on sm90/, but for BF16's, release the next kernel only behind their own
- * wait. So whatever was written before them, the route and its map, is there when the next kernel
- * begins, and it may read that, past L1, before it waits (sm90/down_few.cu, product_few_load.cuh).
+ * The products of experts on sm90/, but for BF16's of many rows, release the next kernel only
+ * behind their own wait. So whatever was written before them, the route and its map, is there when
+ * the next kernel begins, and it may read that, past L1, before it waits (sm90/down_few.cu,
+ * product_few_load.cuh).
  */
 #ifndef FATHOM_BACKEND_CUDA_LAUNCH_CUH
 #define FATHOM_BACKEND_CUDA_LAUNCH_CUH

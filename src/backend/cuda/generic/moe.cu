@@ -185,7 +185,9 @@ static fathom_err run_up(struct cuda_backend *c, const struct weight *w, struct 
     }
     if (only_up) return FATHOM_OK;
     const struct matrix *down = &w->moe.down.first;
-    return cuda_swiglu(c, c->map.n_row, c->map.present, down, cuda_sums_for(c, down), "experts");
+    /* in the order of the list those that are there are the first */
+    const int32_t *present = listed ? NULL : c->map.present;
+    return cuda_swiglu(c, c->map.n_row, present, down, cuda_sums_for(c, down), "experts");
 }
 
 /* Whether one kernel makes everything behind gate and up. It reads the route before it has waited
