@@ -86,8 +86,9 @@ fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
     const uint32_t n_mixed = (uint32_t)s->mixed_input_len;
     engine_options(&options, s, v->model);
     const uint32_t n_lane = options.data_parallel > 1 ? options.data_parallel : 1;
-    if (options.max_num_seqs == 0)
-        options.max_num_seqs = (o.n_request + n_lane - 1) / n_lane + (n_mixed > 0);
+    if (options.max_num_seqs == 0) { /* a prompt that lanes share is a request of each */
+        options.max_num_seqs = (o.n_request + n_lane - 1) / n_lane + (n_mixed > 0) + (n_lane > 1);
+    }
     TRY_GOTO(engine_open(&e, &options, d), done);
     TRY_GOTO(latency_run(e, &o, &r, d), done);
     print_result(&o, &r);
