@@ -151,7 +151,7 @@ static double mean_prompt_time(double alone_s, double least_s, double n_beside)
 {
     double s = least_s, chance = exp(-n_beside);
     ASSERT(least_s > 0 && n_beside >= 0);
-    for (double n = 1; alone_s / n > least_s; n++) {
+    for (uint32_t n = 1; alone_s / n > least_s; n++) {
         s += chance * (alone_s / n - least_s);
         chance *= n_beside / n;
     }
