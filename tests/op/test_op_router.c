@@ -222,7 +222,8 @@ static void test_few_and_many(void **state)
     gen_config(&c, ACT_FP8, KV_TYPE_BF16, false);
     c.hidden = 2304; /* K in parts of 16, 16 and 4 lines */
     c.n_group = c.topk_group = 1;
-    c.n_expert_used = 32;
+    c.n_expert_used = 32; /* as many as there may be beside no shared one */
+    c.shared_inner = 0;
     c.norm_topk = false;
     gen_router(g, &c, 160, &t);
     uint16_t *weights = gen_alloc(g, (size_t)c.n_expert * c.hidden * sizeof *weights);

@@ -40,7 +40,7 @@ enum {
     HIDDEN_MAX = 16384,    /* add_norm */
     FRONT_LORA_MAX = 2048, /* mla_front */
     EXPERTS_MAX = 1023,    /* router: a thread an expert, the shared one included */
-    EXPERTS_USED_MAX = 31, /* with the shared one a row a lane */
+    EXPERTS_USED_MAX = 32, /* the shared one among them: a row a lane */
     EXPERT_GROUPS_MAX = 32,
 };
 

@@ -418,12 +418,12 @@ static fathom_err check_config(const struct backend_config *c, fathom_diag *d)
             "over the spans of 32768 together; lower --max-model-len",
             c->index_topk, c->max_context);
     }
-    if (c->n_expert > EXPERTS_MAX || c->n_expert_used > EXPERTS_USED_MAX ||
+    const uint32_t most_used = EXPERTS_USED_MAX - (c->shared_inner ? 1 : 0);
+    if (c->n_expert > EXPERTS_MAX || c->n_expert_used > most_used ||
         c->n_group > EXPERT_GROUPS_MAX) {
         FAIL(d, FATHOM_EUNSUPPORTED,
-             "%u experts with %u used in %u groups, at most %d, %d and %d are supported",
-             c->n_expert, c->n_expert_used, c->n_group, EXPERTS_MAX, EXPERTS_USED_MAX,
-             EXPERT_GROUPS_MAX);
+             "%u experts with %u used in %u groups, at most %d, %u and %d are supported",
+             c->n_expert, c->n_expert_used, c->n_group, EXPERTS_MAX, most_used, EXPERT_GROUPS_MAX);
     }
     const bool codes = c->act == ACT_FP8 || c->act == ACT_INT8;
     const char *type = c->act == ACT_INT8 ? "int8" : "fp8";
