@@ -322,6 +322,17 @@ static void one_expert_takes_all_rows(void **state)
     if (!op_wants_few()) check_case(ACT_F32, DTYPE_BF16, true, 1);
 }
 
+/* Two experts a rank of two, no shared one, and N rows of a rank in one round: many an expert. */
+static void crowd(struct backend_config *c, uint32_t n_used)
+{
+    gen_config(c, ACT_FP8, KV_TYPE_BF16, false);
+    c->n_expert = 4;
+    c->n_expert_used = n_used;
+    c->n_group = c->topk_group = 1;
+    c->shared_inner = 0;
+    c->max_token = 2 * N;
+}
+
 /* So many rows an expert that a device may bring them in order, and in tasks of its largest tile;
  * each row has an expert or two of three on either rank. */
 static void many_rows_of_an_expert(void **state)
@@ -330,13 +341,8 @@ static void many_rows_of_an_expert(void **state)
     struct ep_case k = {0};
     if (world_max < 2) skip();
     struct gen *g = gen_create_for(88, ACT_FP8);
-    gen_config(&k.c, ACT_FP8, KV_TYPE_BF16, false);
-    k.c.n_expert = 4;
-    k.c.n_expert_used = 3;
-    k.c.n_group = k.c.topk_group = 1;
+    crowd(&k.c, 3);
     k.c.moe_inner = 512;
-    k.c.shared_inner = 0;
-    k.c.max_token = 2 * N;
     gen_moe(g, &k.c, DTYPE_F8_E4M3, &k.tensors);
     fill(&k, g, N, 40);
     check(&k, 2, 2);
@@ -352,17 +358,12 @@ static void gate_and_up_of_two_forms(void **state)
     const struct weight_form by_row = {.code = CODE_E4M3, .scale_type = DTYPE_F32, .block_row = 1};
     if (world_max < 2) skip();
     struct gen *g = gen_create_for(89, ACT_FP8);
-    gen_config(&k.c, ACT_FP8, KV_TYPE_BF16, false);
-    k.c.n_expert = 4;
-    k.c.n_expert_used = 2;
-    k.c.n_group = k.c.topk_group = 1;
-    k.c.shared_inner = 0;
-    k.c.max_token = 2 * N;
+    crowd(&k.c, 2);
     gen_moe(g, &k.c, DTYPE_F8_E4M3, &k.tensors);
     struct ffn_tensors *experts = gen_alloc(g, k.c.n_expert * sizeof *experts);
+    gen_code_as(g, &by_row);
     for (uint32_t e = 0; e < k.c.n_expert; e++) {
         experts[e] = k.tensors.experts[e];
-        gen_code_as(g, &by_row);
         experts[e].up = gen_matrix(g, DTYPE_F8_E4M3, k.c.moe_inner, k.c.hidden, true);
     }
     gen_code_as(g, &plain);
