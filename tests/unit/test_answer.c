@@ -76,6 +76,33 @@ static void test_chat_stream_bytes(void **state)
     scene_close(s);
 }
 
+/* What ends at its first token, by a stop string or with nothing said, ends once: the chunk of the
+ * role is not the last. */
+static void test_a_stream_without_text_ends_once(void **state)
+{
+    (void)state;
+    static const char *const want[] = {
+        "data: " HEAD("chat.completion.chunk"),
+        "{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
+        "\"finish_reason\":null}]}\n\n",
+        "data: " HEAD("chat.completion.chunk"),
+        "{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":",
+        "",
+        "}]}\n\ndata: [DONE]\n\n",
+    };
+    for (int stopped = 0; stopped < 2; stopped++) {
+        const char *parts[sizeof want / sizeof want[0]];
+        memcpy(parts, want, sizeof parts);
+        parts[4] = stopped ? "\"x\"" : "null";
+        struct scene *s =
+            scene_open(API_CHAT, CHAT(",\"stream\":true,\"stop\":\"x\""), false);
+        assert_int_equal(scene_say(&s->answer, 0, stopped ? "x" : "", FATHOM_FINISH_STOP), 0);
+        assert_int_equal(answer_close(&s->answer), 0);
+        assert_out(s, parts, sizeof parts / sizeof parts[0]);
+        scene_close(s);
+    }
+}
+
 static void test_chat_body_bytes(void **state)
 {
     (void)state;
@@ -520,6 +547,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chat_stream_bytes),
+        cmocka_unit_test(test_a_stream_without_text_ends_once),
         cmocka_unit_test(test_chat_body_bytes),
         cmocka_unit_test(test_chat_stream_of_reasoning_and_calls),
         cmocka_unit_test(test_completion_bytes),

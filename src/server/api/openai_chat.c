@@ -25,19 +25,15 @@ static void delta_begin(struct choice *c)
     (void)buf_printf(&c->answer->out, "{\"index\":%u,\"delta\":{", c->index);
 }
 
-static void delta_end(struct choice *c, bool with_extras)
+static void delta_end(struct choice *c)
 {
     struct buf *b = &c->answer->out;
     (void)buf_add_str(b, "},\"logprobs\":");
-    if (with_extras) {
-        logprob_write_chat(b, &c->logprobs);
-        logprob_list_clear(&c->logprobs);
-    } else {
-        (void)buf_add_str(b, "null");
-    }
+    logprob_write_chat(b, &c->logprobs);
+    logprob_list_clear(&c->logprobs);
     (void)buf_add_char(b, ',');
     openai_write_finish(b, c);
-    if (with_extras && c->answer->setup.request->return_token_ids) {
+    if (c->answer->setup.request->return_token_ids) {
         openai_write_ids(b, "token_ids", &c->ids);
         buf_clear(&c->ids);
     }
@@ -45,7 +41,7 @@ static void delta_end(struct choice *c, bool with_extras)
     openai_chunk_end(c->answer);
 }
 
-/* The first chunk of a choice tells the role and brings no text. */
+/* The first chunk of a choice tells the role, brings no text, and is never the one that ends it. */
 static void write_role_once(struct choice *c)
 {
     if (c->begun) return;
@@ -55,7 +51,8 @@ static void write_role_once(struct choice *c)
     if (c->answer->setup.request->return_token_ids) {
         openai_write_ids(&c->answer->out, "prompt_token_ids", &c->answer->prompts[0].ids);
     }
-    delta_end(c, false);
+    (void)buf_add_str(&c->answer->out, "},\"logprobs\":null,\"finish_reason\":null}");
+    openai_chunk_end(c->answer);
 }
 
 static fathom_err flush(struct choice *c)
@@ -86,7 +83,7 @@ static fathom_err flush(struct choice *c)
         break;
     case PART_NONE: break;
     }
-    delta_end(c, true);
+    delta_end(c);
     c->part = PART_NONE;
     return buf_status(b);
 }
@@ -101,7 +98,7 @@ static fathom_err write_call_begin(struct choice *c, const char *name, size_t n)
     (void)buf_add_str(b, ",\"type\":\"function\",\"function\":{\"name\":");
     (void)json_write_string(b, name, n);
     (void)buf_add_str(b, ",\"arguments\":\"\"}}]");
-    delta_end(c, true);
+    delta_end(c);
     return buf_status(b);
 }
 
@@ -110,7 +107,7 @@ static fathom_err end(struct choice *c)
     if (!answer_is_streamed(c->answer)) return FATHOM_OK;
     write_role_once(c);
     delta_begin(c);
-    delta_end(c, true);
+    delta_end(c);
     return buf_status(&c->answer->out);
 }
 
