@@ -94,8 +94,7 @@ static void test_a_stream_without_text_ends_once(void **state)
         const char *parts[sizeof want / sizeof want[0]];
         memcpy(parts, want, sizeof parts);
         parts[4] = stopped ? "\"x\"" : "null";
-        struct scene *s =
-            scene_open(API_CHAT, CHAT(",\"stream\":true,\"stop\":\"x\""), false);
+        struct scene *s = scene_open(API_CHAT, CHAT(",\"stream\":true,\"stop\":\"x\""), false);
         assert_int_equal(scene_say(&s->answer, 0, stopped ? "x" : "", FATHOM_FINISH_STOP), 0);
         assert_int_equal(answer_close(&s->answer), 0);
         assert_out(s, parts, sizeof parts / sizeof parts[0]);

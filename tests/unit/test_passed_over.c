@@ -52,6 +52,12 @@ static void test_warnings(void **state)
          "tools[0].type is \"web_search\", a tool that does not run here"},
         {API_CHAT, "{" CHAT ",\"verbosity\":\"low\"}",
          "verbosity is \"low\", which changes nothing: ask for it in a message"},
+        {API_CHAT, "{" CHAT ",\"response_format\":{\"type\":\"text\",\"wat\":1}}",
+         "response_format.wat is not known here"},
+        {API_RESPONSES,
+         "{" INPUT ",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{},"
+         "\"strict\":null,\"wat\":1}}}",
+         "text.format.wat is not known here"},
         {API_RESPONSES, "{" INPUT ",\"frobnicate\":1}", "frobnicate is no field of /v1/responses"},
         {API_RESPONSES, "{" INPUT ",\"include\":[\"wat\"],\"background\":true}",
          "include[0] is \"wat\", which is not known here; background is true: the answer comes by "

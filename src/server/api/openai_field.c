@@ -242,6 +242,7 @@ static const struct field fields[] = {
     {"tools", CHAT | TOKENIZE, field_tools, 0, 0, 0, false, NULL},
     {"tool_choice", CHAT | TOKENIZE, field_tool_choice, 0, 0, 0, false, NULL},
     {"parallel_tool_calls", CHAT, field_parallel_tool_calls, 0, 0, 0, false, NULL},
+    {"separate_reasoning", CHAT, field_separate_reasoning, 0, 0, 0, false, NULL},
     {"include_reasoning", CHAT, field_flag, AT(include_reasoning), 0, 0, false, NULL},
     {"prompt", TOKENIZE, field_text, 0, 0, 0, false, NULL},
     {"tokens", DETOKENIZE, field_tokens, 0, 0, 0, false, NULL},
@@ -270,6 +271,7 @@ static const struct field fields[] = {
     {"stop", BOTH, field_stop, 0, 0, 0, false, NULL},
     {"stop_token_ids", BOTH, read_stop_token_ids, 0, 0, 0, false, NULL},
     {"include_stop_str_in_output", BOTH, field_flag, AT(include_stop), 0, 0, false, NULL},
+    {"no_stop_trim", BOTH, field_flag, AT(include_stop), 0, 0, false, NULL}, /* SGLang's name */
     {"ignore_eos", BOTH, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
     {"skip_special_tokens", BOTH, field_flag, AT(skip_special_tokens), 0, 0, false, NULL},
     {"return_token_ids", BOTH, field_flag, AT(return_token_ids), 0, 0, false, NULL},
@@ -311,6 +313,8 @@ static const struct field fields[] = {
     {"guided_json", BOTH, field_guided_json, 0, 0, 0, false, NULL},
     {"guided_regex", BOTH, field_guided_regex, 0, 0, 0, false, NULL},
     {"guided_choice", BOTH, field_guided_choice, 0, 0, 0, false, NULL},
+    {"json_schema", BOTH, field_guided_json, 0, 0, 0, false, NULL}, /* SGLang's, both */
+    {"regex", BOTH, field_guided_regex, 0, 0, 0, false, NULL},
     {"structured_outputs", BOTH, field_structured_outputs, 0, 0, 0, false, NULL},
     {"guided_decoding_backend", BOTH, field_none, 0, 0, 0, false, NULL},
     {"modalities", CHAT, field_modalities, 0, 0, 0, false, NULL},
@@ -324,6 +328,7 @@ static const struct field fields[] = {
     {"prompt_cache_retention", BOTH, field_none, 0, 0, 0, false, NULL},
     {"session_id", BOTH, field_none, 0, 0, 0, false, NULL},
     {"stream_interval", BOTH, field_none, 0, 0, 0, false, NULL},
+    {"stream_reasoning", CHAT, field_none, 0, 0, 0, false, NULL},
     {"length_penalty", BOTH, field_none, 0, 0, 0, false, NULL},
     {"spaces_between_special_tokens", BOTH, field_none, 0, 0, 0, false, NULL},
 
@@ -351,6 +356,10 @@ static const struct field fields[] = {
     {"guided_whitespace_pattern", BOTH, field_refuse, 0, 0, 0, false,
      "use structured_outputs.disable_any_whitespace"},
     {"structural_tag", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
+    {"ebnf", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
+    {"stop_regex", BOTH, field_refuse, 0, 0, 0, false, "use stop"},
+    {"return_hidden_states", BOTH, field_refuse, 0, 0, 0, false, "tokens are told, not states"},
+    {"custom_logit_processor", BOTH, field_refuse, 0, 0, 0, false, "use logit_bias"},
 };
 
 const struct field_table openai_table = {fields, sizeof fields / sizeof fields[0], check};

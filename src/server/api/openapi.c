@@ -44,6 +44,7 @@ static void write_schema(struct buf *b, const struct field *f)
         {field_guided_choice, "array", false},
         {field_modalities, "array", false},
         {field_parallel_tool_calls, "boolean", false},
+        {field_separate_reasoning, "boolean", false},
         {field_add_generation_prompt, "boolean", false},
         {field_object, "object", false},
         {field_logit_bias, "object", false},

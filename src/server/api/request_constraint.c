@@ -1,5 +1,5 @@
 /* request_constraint.c - the fields of OpenAI's and vLLM's APIs that say what an answer must be:
- * response_format, guided_*, structured_outputs, tool_choice, parallel_tool_calls */
+ * response_format, guided_*, structured_outputs, tool_choice, parallel_tool_calls; and SGLang's */
 #include <stdio.h>
 #include <string.h>
 
@@ -71,6 +71,17 @@ fathom_err field_guided_choice(struct field_context *x, const struct field *f, j
     return set_choice(x, f->name, f->name, v);
 }
 
+/* SGLang's: false has reasoning told with the answer's text. */
+fathom_err field_separate_reasoning(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
+    if (json_is_true(v)) return FATHOM_OK;
+    return api_error_set(x->e, 400, "unsupported_value", f->name,
+                         "%s is false, only true is supported: start the server with "
+                         "--reasoning-parser none",
+                         f->name);
+}
+
 /* ---- response_format ----------------------------------------------------------------------- */
 
 #define FORMAT "response_format"
@@ -80,7 +91,9 @@ fathom_err field_guided_choice(struct field_context *x, const struct field *f, j
 static fathom_err read_json_schema(struct field_context *x, const json_t *v)
 {
     static const char schema_path[] = FORMAT ".json_schema.schema";
+    static const char *const keys[] = {"name", "description", "strict", "schema", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, FORMAT ".json_schema", v, "an object");
+    TRY(field_check_keys(x, FORMAT ".json_schema", v, keys));
     const json_t *name = json_object_get(v, "name");
     if (name && !json_is_string(name)) {
         return field_wrong_type(x, FORMAT ".json_schema.name", name, "a string");
@@ -101,15 +114,25 @@ static fathom_err read_json_schema(struct field_context *x, const json_t *v)
     return set_schema(x, FORMAT, schema_path, schema);
 }
 
+/* {"type": "json_object"}, to which some servers' clients add the schema that the object has. */
+static fathom_err read_json_object(struct field_context *x, const char *field, const json_t *v)
+{
+    json_t *schema = json_object_get(v, "schema");
+    if (!schema || json_is_null(schema)) return set_object(x, field, field);
+    return set_schema(x, field, FORMAT ".schema", schema);
+}
+
 fathom_err field_response_format(struct field_context *x, const struct field *f, json_t *v)
 {
+    static const char *const keys[] = {"type", "json_schema", "schema", NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
     const json_t *type = json_object_get(v, "type");
     if (!json_is_string(type)) return field_wrong_type(x, FORMAT ".type", type, "a string");
     const char *name = json_string_value(type);
+    TRY(field_check_keys(x, FORMAT, v, keys));
     if (strcmp(name, "text") == 0) return FATHOM_OK;
     if (x->r->rule.content == ANSWER_CONTENT_NONE) x->r->rule.of_messages = true;
-    if (strcmp(name, "json_object") == 0) return set_object(x, f->name, f->name);
+    if (strcmp(name, "json_object") == 0) return read_json_object(x, f->name, v);
     if (strcmp(name, "json_schema") == 0) {
         x->r->response_format = json_incref(v);
         return read_json_schema(x, json_object_get(v, "json_schema"));
@@ -175,11 +198,14 @@ fathom_err field_structured_outputs(struct field_context *x, const struct field 
 {
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
     bool was_set = x->r->rule.content != ANSWER_CONTENT_NONE;
+    const char *keys[sizeof outputs / sizeof outputs[0] + 1] = {NULL};
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
+        keys[i] = outputs[i].name;
         json_t *item = json_object_get(v, outputs[i].name);
         if (!item || json_is_null(item)) continue;
         TRY(outputs[i].set(x, f->name, outputs[i].path, item));
     }
+    TRY(field_check_keys(x, f->name, v, keys));
     if (was_set || x->r->rule.content != ANSWER_CONTENT_NONE) return FATHOM_OK;
     return api_error_set(x->e, 400, "invalid_value", f->name,
                          "structured_outputs says nothing of the answer; json, regex, choice or "

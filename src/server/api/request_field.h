@@ -130,6 +130,7 @@ field_read field_stream_options;
 field_read field_response_format;
 field_read field_guided_json;
 field_read field_guided_regex;
+field_read field_separate_reasoning;
 field_read field_guided_choice;
 field_read field_structured_outputs;
 field_read field_messages;

@@ -190,13 +190,14 @@ static fathom_err pass_schema(struct field_context *x, json_t *format)
     json_t *name;
     TRY(field_check_keys(x, "text.format", format, keys));
     TRY(field_get_string(x, "text.format", format, "name", &name));
-    const json_t *schema = json_object_get(format, "schema");
+    json_t *schema = json_object_get(format, "schema");
+    json_t *strict = json_object_get(format, "strict");
     if (!json_is_object(schema)) {
         return field_wrong_type(x, "text.format.schema", schema, "an object (a JSON schema)");
     }
-    TRY(field_pass_new(
-        x, "response_format",
-        json_pack("{s:s, s:o}", "type", "json_schema", "json_schema", copy_members(format))));
+    TRY(field_pass_new(x, "response_format",
+                       json_pack("{s:s, s:{s:O, s:O, s:O*}}", "type", "json_schema", "json_schema",
+                                 "name", name, "schema", schema, "strict", strict)));
     answer_rule_rename(&x->r->rule, "text.format", "text.format.schema");
     return FATHOM_OK;
 }
