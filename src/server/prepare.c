@@ -477,7 +477,8 @@ static fathom_err read_request(struct job *job)
     TRY(find_model(s, r->model, &job->model, &job->error));
     set_default_sampling(s, r);
     TRY(make_prompts(job, &job->thinking));
-    TRY(token_rule_create(&job->barred, r, s->tokenizer, &job->error));
+    const struct rule_source from = {s->tokenizer, s->info->n_vocab};
+    TRY(token_rule_create(&job->barred, r, &from, &job->error));
     if (!r->echo) api_request_drop_body(r); /* the grammar may take its time */
     return FATHOM_OK;
 }
@@ -522,8 +523,8 @@ static fathom_err bound_thinking(struct job *job, const struct token_list *promp
     const struct api_request *r = &job->request;
     struct thinking_budget b;
     if (r->thinking_budget == API_NO_BUDGET) return FATHOM_OK;
-    thinking_budget_init(&b, r->thinking_budget, &s->style, s->tokenizer, &s->thinking_closing,
-                         r->tools);
+    const struct thinking_source from = {&s->style, s->tokenizer, s->info->n_vocab};
+    thinking_budget_init(&b, r->thinking_budget, &from, &s->thinking_closing, r->tools);
     const bool thinking = api_is_chat(r->api) ? job->thinking : thinking_budget_opens(&b, prompt);
     if (b.end < 0) {
         if (!thinking) return FATHOM_OK;

@@ -82,12 +82,22 @@ static fathom_err encode_closing(struct served *s, fathom_diag *d)
     const char *text = s->o.thinking_closing;
     if (!text) return FATHOM_OK;
     s->thinking_closing.limit = LIMIT_THINKING_CLOSING;
+    const struct token_list *ids = &s->thinking_closing;
     fathom_err err = tokenizer_encode(s->tokenizer, text, strlen(text), TOKENIZER_MARKUP_OFF,
                                       &s->thinking_closing);
-    if (err != FATHOM_ELIMIT) return err;
-    FAIL(d, FATHOM_EINVAL,
-         "--reasoning-config: what stands before </think> has more than %d tokens",
-         LIMIT_THINKING_CLOSING);
+    if (err == FATHOM_ELIMIT) {
+        FAIL(d, FATHOM_EINVAL,
+             "--reasoning-config: what stands before </think> has more than %d tokens",
+             LIMIT_THINKING_CLOSING);
+    }
+    for (size_t i = 0; i < ids->n && !err; i++) {
+        if ((uint32_t)ids->ids[i] < s->info->n_vocab) continue;
+        FAIL(d, FATHOM_EINVAL,
+             "--reasoning-config: what stands before </think> has token %d, the model's are 0 to "
+             "%u",
+             (int)ids->ids[i], s->info->n_vocab - 1);
+    }
+    return err;
 }
 
 fathom_err served_open(struct served *out, const struct server_options *o, fathom_engine *e,

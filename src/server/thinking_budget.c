@@ -10,17 +10,24 @@
 #include "base/assert.h"
 #include "base/mem.h"
 
-void thinking_budget_init(struct thinking_budget *b, uint32_t n_token, const struct chat_style *s,
-                          const struct tokenizer *t, const struct token_list *closing,
+/* A tag's token, if the model has it. */
+static int32_t find(const struct thinking_source *from, const char *tag)
+{
+    const int32_t id = tag ? tokenizer_find(from->tokenizer, tag) : -1;
+    return id < 0 || (uint32_t)id < from->n_vocab ? id : -1;
+}
+
+void thinking_budget_init(struct thinking_budget *b, uint32_t n_token,
+                          const struct thinking_source *from, const struct token_list *closing,
                           const json_t *tools)
 {
-    const struct chat_reasoning_tags tags = chat_reasoning_tags(s, tools);
+    const struct chat_reasoning_tags tags = chat_reasoning_tags(from->style, tools);
     *b = (struct thinking_budget){.n_token = n_token,
-                                  .begin = tokenizer_find(t, tags.begin),
-                                  .end = tokenizer_find(t, tags.end),
-                                  .calls = tags.calls ? tokenizer_find(t, tags.calls) : -1,
+                                  .begin = find(from, tags.begin),
+                                  .end = find(from, tags.end),
+                                  .calls = find(from, tags.calls),
                                   .closing = closing,
-                                  .turn = tokenizer_find(t, tags.turn)};
+                                  .turn = find(from, tags.turn)};
 }
 
 /* Tokens behind the tag that is open at the prompt's end; SIZE_MAX: none is. */

@@ -24,12 +24,19 @@ struct thinking_budget {
     int32_t turn;                     /* behind which the answer begins; -1: no such token */
 };
 
-/* thinking_budget_init - of n_token tokens, with the tags of a checkpoint
+/* Whose tags they are. */
+struct thinking_source {
+    const struct chat_style *style;
+    const struct tokenizer *tokenizer;
+    uint32_t n_vocab; /* ids of the model, which a tokenizer may have more of */
+};
+
+/* thinking_budget_init - of n_token tokens
  *
  *   closing  borrowed; may be NULL
  *   tools    the request's; may be NULL */
-void thinking_budget_init(struct thinking_budget *b, uint32_t n_token, const struct chat_style *s,
-                          const struct tokenizer *t, const struct token_list *closing,
+void thinking_budget_init(struct thinking_budget *b, uint32_t n_token,
+                          const struct thinking_source *from, const struct token_list *closing,
                           const json_t *tools);
 
 /* thinking_budget_opens - whether a prompt ends in reasoning, by the last tag of its last turn */

@@ -19,13 +19,17 @@ struct token_rule {
 
 /* ---- the rule ------------------------------------------------------------------------------ */
 
+/* One with a token that the model does not have cannot come. */
 static fathom_err add_sequence(struct token_rule *rule, const struct token_list *l, size_t i,
-                               struct api_error *e)
+                               const struct rule_source *from, struct api_error *e)
 {
     if (l->n == 0 || l->n > LIMIT_BAD_WORD_TOKENS) {
         return api_error_set(e, 400, "invalid_value", "bad_words",
                              "bad_words[%zu] is %zu tokens long, needed is 1 to %d", i, l->n,
                              LIMIT_BAD_WORD_TOKENS);
+    }
+    for (size_t k = 0; k < l->n; k++) {
+        if ((uint32_t)l->ids[k] >= from->n_vocab) return FATHOM_OK;
     }
     memcpy(rule->sequences[rule->n_sequence].ids, l->ids, l->n * sizeof *l->ids);
     rule->sequences[rule->n_sequence++].n = (uint32_t)l->n;
@@ -34,8 +38,9 @@ static fathom_err add_sequence(struct token_rule *rule, const struct token_list 
 
 /* The word as it stands; and behind a space where that is other tokens of the same number. */
 static fathom_err add_word(struct token_rule *rule, const char *word, size_t i,
-                           const struct tokenizer *t, struct api_error *e)
+                           const struct rule_source *from, struct api_error *e)
 {
+    const struct tokenizer *t = from->tokenizer;
     struct token_list plain = {0}, spaced = {0};
     struct buf text = {0};
     while (*word == ' ') word++;
@@ -43,9 +48,9 @@ static fathom_err add_word(struct token_rule *rule, const char *word, size_t i,
     fathom_err err = buf_status(&text);
     if (!err) err = tokenizer_encode(t, word, strlen(word), TOKENIZER_MARKUP_OFF, &plain);
     if (!err) err = tokenizer_encode(t, buf_str(&text), text.len, TOKENIZER_MARKUP_OFF, &spaced);
-    if (!err) err = add_sequence(rule, &plain, i, e);
+    if (!err) err = add_sequence(rule, &plain, i, from, e);
     if (!err && spaced.n == plain.n && spaced.ids[0] != plain.ids[0]) {
-        err = add_sequence(rule, &spaced, i, e);
+        err = add_sequence(rule, &spaced, i, from, e);
     }
     token_list_free(&plain);
     token_list_free(&spaced);
@@ -54,7 +59,7 @@ static fathom_err add_word(struct token_rule *rule, const char *word, size_t i,
 }
 
 fathom_err token_rule_create(struct token_rule **out, const struct api_request *r,
-                             const struct tokenizer *t, struct api_error *e)
+                             const struct rule_source *from, struct api_error *e)
 {
     *out = NULL;
     if (!r->allowed_ids && r->n_bad_word == 0) return FATHOM_OK;
@@ -62,7 +67,7 @@ fathom_err token_rule_create(struct token_rule **out, const struct api_request *
     if (!rule) return FATHOM_ENOMEM;
     fathom_err err = FATHOM_OK;
     for (size_t i = 0; i < r->n_bad_word && !err; i++) {
-        err = add_word(rule, r->bad_words[i], i, t, e);
+        err = add_word(rule, r->bad_words[i], i, from, e);
     }
     if (!err && r->allowed_ids) {
         rule->n_word = r->n_allowed_word;

@@ -13,12 +13,17 @@
 
 struct token_rule;
 
+struct rule_source {
+    const struct tokenizer *tokenizer;
+    uint32_t n_vocab; /* ids of the model, which a tokenizer may have more of */
+};
+
 /* token_rule_create - *out is NULL when the request bars nothing
  *
  *   r  its words and ids are copied
  * Errors  EINVAL: a word is no token, or more than LIMIT_BAD_WORD_TOKENS; ENOMEM. */
 fathom_err token_rule_create(struct token_rule **out, const struct api_request *r,
-                             const struct tokenizer *t, struct api_error *e);
+                             const struct rule_source *from, struct api_error *e);
 void token_rule_destroy(struct token_rule *rule); /* accepts NULL */
 
 /* token_rule_constrain - a constraint for one output: what the rule leaves of what another allows

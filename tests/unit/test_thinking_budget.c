@@ -276,13 +276,16 @@ static void a_closing_that_is_barred_is_left_out(void **state)
 
 static void tags_are_those_of_the_checkpoint(void **state)
 {
-    const struct tokenizer *t = *state;
     struct thinking_budget b;
     struct chat_style s = {
         .encoding = CHAT_ENCODING_V32, .tool_markup = CHAT_ENCODING_V32, .parse_tools = true};
     json_t *tools = json_pack("[{s:s}]", "type", "function");
-    thinking_budget_init(&b, 3, &s, t, NULL, tools);
+    struct thinking_source from = {&s, *state, 4096};
+    thinking_budget_init(&b, 3, &from, NULL, tools);
     assert_true(b.n_token == 3 && b.begin == BEGIN && b.end == END && b.calls == -1);
+    from.n_vocab = END; /* the tokenizer has tokens that the model lacks */
+    thinking_budget_init(&b, 3, &from, NULL, tools);
+    assert_true(b.begin == BEGIN && b.end == -1);
     s.tool_markup = CHAT_ENCODING_KIMI_K2;
     assert_string_equal(chat_reasoning_tags(&s, tools).calls, "<|tool_calls_section_begin|>");
     assert_null(chat_reasoning_tags(&s, NULL).calls);

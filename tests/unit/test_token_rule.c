@@ -16,13 +16,20 @@
 
 enum { N_VOCAB = 276, N_WORD = (N_VOCAB + 31) / 32, LENGTH = 400 };
 
+static const struct rule_source *source(void)
+{
+    static struct rule_source from = {.n_vocab = N_VOCAB};
+    from.tokenizer = world_tokenizer();
+    return &from;
+}
+
 static struct token_rule *make(struct api_request *r, const char *body)
 {
     struct token_rule *rule;
     struct api_error e = {0};
     const struct api_bounds bounds = {.n_vocab = N_VOCAB};
     assert_int_equal(api_request_parse(r, API_COMPLETION, body, strlen(body), &bounds, &e), 0);
-    assert_int_equal(token_rule_create(&rule, r, world_tokenizer(), &e), 0);
+    assert_int_equal(token_rule_create(&rule, r, source(), &e), 0);
     return rule;
 }
 
@@ -108,6 +115,33 @@ static void test_ids_that_are_allowed(void **state)
     api_request_free(&r);
 }
 
+/* A mask has no bits for them. */
+static void test_words_of_tokens_that_the_model_lacks_bar_nothing(void **state)
+{
+    (void)state;
+    enum { FEW_WORDS = 2 };
+    const uint32_t untouched = 0x5a5a5a5a;
+    struct api_request r;
+    struct api_error e = {0};
+    const struct rule_source from = {world_tokenizer(), 32 * FEW_WORDS};
+    int32_t byte_ids[256] = {0};
+    uint32_t mask[N_WORD];
+    struct token_rule *rule = make(&r, "{\"prompt\":\"x\",\"bad_words\":[\"z\"]}");
+    token_rule_destroy(rule);
+    find_byte_ids(byte_ids);
+    assert_true(byte_ids['z'] >= 32 * FEW_WORDS);
+    assert_int_equal(token_rule_create(&rule, &r, &from, &e), 0);
+    fathom_constraint c = {0};
+    assert_int_equal(token_rule_constrain(rule, &c), 0);
+    token_rule_destroy(rule);
+    for (int i = 0; i < N_WORD; i++) mask[i] = untouched;
+    c.ops->fill_mask(c.state, mask, FEW_WORDS);
+    for (int i = 0; i < N_WORD; i++)
+        assert_int_equal(mask[i], i < FEW_WORDS ? UINT32_MAX : untouched);
+    c.ops->destroy(c.state);
+    api_request_free(&r);
+}
+
 static void test_each_failing_allocation_is_clean(void **state)
 {
     (void)state;
@@ -120,7 +154,7 @@ static void test_each_failing_allocation_is_clean(void **state)
     for (long n = 0; failed; n++) {
         fathom_constraint c = {0};
         mem_fail_after(n);
-        fathom_err err = token_rule_create(&rule, &r, world_tokenizer(), &e);
+        fathom_err err = token_rule_create(&rule, &r, source(), &e);
         if (!err) err = token_rule_constrain(rule, &c);
         failed = mem_fail_hit();
         mem_fail_after(-1);
@@ -136,6 +170,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_masks_are_the_definition),
         cmocka_unit_test(test_ids_that_are_allowed),
+        cmocka_unit_test(test_words_of_tokens_that_the_model_lacks_bar_nothing),
         cmocka_unit_test(test_each_failing_allocation_is_clean),
     };
     return cmocka_run_group_tests(tests, world_setup, world_teardown);
