@@ -37,12 +37,24 @@ static fathom_err add_piece(struct reading *r, const struct text_piece *piece)
     return FATHOM_OK;
 }
 
+/* The tokenizer of a checkpoint may have tokens that its model lacks. */
+static fathom_err check_ids(const struct reading *r, const int32_t *ids, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (ids[i] >= 0 && (uint32_t)ids[i] < r->order->n_vocab) continue;
+        FAIL(r->d, FATHOM_EINVAL, "%s: a text has token %d, the model's are 0 to %u", r->file,
+             (int)ids[i], r->order->n_vocab - 1);
+    }
+    return FATHOM_OK;
+}
+
 /* A whole text as pieces; the first n_given ids are not scored. */
 static fathom_err add_ids(struct reading *r, const int32_t *ids, size_t n, size_t n_given)
 {
     const struct texts_order *o = r->order;
     const bool has_bos = o->bos_id >= 0;
     const uint32_t room = o->length - (has_bos ? 1 : 0);
+    TRY(check_ids(r, ids, n));
     size_t i = has_bos && n > 0 && ids[0] == o->bos_id ? 1 : 0;
     while (i < n && !is_enough(r)) {
         const size_t n_take = n - i < room ? n - i : room;
@@ -124,6 +136,13 @@ done:
     return err;
 }
 
+static bool is_blank(const char *s, size_t n)
+{
+    size_t i = 0;
+    while (i < n && memchr(" \t\r\n", s[i], 4)) i++;
+    return i == n;
+}
+
 static fathom_err read_lines(struct reading *r, const char *text, size_t n)
 {
     size_t end;
@@ -133,7 +152,7 @@ static fathom_err read_lines(struct reading *r, const char *text, size_t n)
         char what[512];
         end = newline ? (size_t)(newline - text) : n;
         r->line++;
-        if (strspn(text + i, " \t\r\n") >= end - i) continue;
+        if (is_blank(text + i, end - i)) continue;
         (void)snprintf(what, sizeof what, "%.400s, line %zu", r->file, r->line);
         TRY(json_read(text + i, end - i, what, &value, r->d));
         fathom_err err = add_value(r, value);
@@ -201,6 +220,11 @@ fathom_err evaluation_texts_read(struct evaluation_texts *out, const struct text
     const struct string_list *files = order->files;
     fathom_err err = FATHOM_OK;
     memset(out, 0, sizeof *out);
+    if (order->length < 2) {
+        FAIL(d, FATHOM_EINVAL,
+             "the model's context is %u tokens: there is nothing to predict, needed are two",
+             order->length);
+    }
     if (files->n == 0) {
         struct reading r = {out, order, "the texts of the program", 0, d};
         size_t n = (size_t)(evaluation_texts_end - evaluation_texts_begin);

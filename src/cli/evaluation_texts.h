@@ -32,7 +32,7 @@ struct texts_order {
     const struct tokenizer *tokenizer;
     int32_t bos_id;    /* -1: none */
     uint32_t n_vocab;  /* ids are below */
-    uint32_t length;   /* >= 2; longer texts are cut into pieces */
+    uint32_t length;   /* longer texts are cut into pieces */
     uint64_t n_sample; /* pieces taken, from the first on; 0: all */
 };
 
@@ -43,7 +43,7 @@ struct texts_order {
  * ids; anything else, one text. Spellings of special tokens are tokens in the JSON forms and text
  * in the last.
  * Errors  ENOTFOUND, EIO; EFORMAT naming file and line; EINVAL: an id that the model does not have,
- *         nothing to predict; ENOMEM. */
+ *         nothing to predict, a length below 2; ENOMEM. */
 fathom_err evaluation_texts_read(struct evaluation_texts *out, const struct texts_order *order,
                                  fathom_diag *d);
 void evaluation_texts_free(struct evaluation_texts *t);

@@ -18,6 +18,7 @@ from served import HANG_S
 FATHOM = os.path.abspath(sys.argv.pop(1))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 REFERENCE = os.path.join(ROOT, "tests/data/pilot/reference.safetensors")
+PILOT = os.path.join(ROOT, "models/pilot")
 BOS = 0
 
 
@@ -129,6 +130,37 @@ class Evaluate(unittest.TestCase):
         self.assertEqual(figures("pilot", "--texts", path, "--length", "100", "--samples", "2")
                          ["predicted"], 198)
 
+    def model(self, name, **changes):
+        """The pilot with some of its JSON files changed."""
+        folder = os.path.join(self.folder.name, name)
+        os.mkdir(folder)
+        for file in os.listdir(PILOT):
+            os.symlink(os.path.join(PILOT, file), os.path.join(folder, file))
+        for file, change in changes.items():
+            file += ".json"
+            with open(os.path.join(PILOT, file), encoding="utf-8") as f:
+                value = json.load(f)
+            change(value)
+            os.remove(os.path.join(folder, file))
+            with open(os.path.join(folder, file), "w", encoding="utf-8") as f:
+                json.dump(value, f)
+        return folder
+
+    def test_a_model_that_lacks_tokens_or_room_is_one_line(self):
+        def add_token(tokenizer):
+            tokenizer["added_tokens"].append(
+                {**tokenizer["added_tokens"][0], "id": 5000, "content": "<|behind|>"})
+
+        def shorten(config):
+            config["max_position_embeddings"] = 1
+
+        path = self.file("behind.jsonl", json.dumps({"text": "one<|behind|>two"}))
+        wide = self.model("wide", tokenizer=add_token)
+        self.assertIn("a text has token 5000, the model's are 0 to 4095",
+                      run(wide, "--texts", path, status=1)[1])
+        short = self.model("short", config=shorten)
+        self.assertIn("the model's context is 1 tokens", run(short, status=1)[1])
+
     def test_what_cannot_be_is_one_line(self):
         cases = [
             (("--texts", self.file("x.jsonl", '{"text": 1}')), "x.jsonl: value 1 is none of"),
@@ -136,6 +168,7 @@ class Evaluate(unittest.TestCase):
             (("--texts", self.file("z.json", "[1, 4096]")), "element 1 is no token id, needed"),
             (("--texts", self.file("w.json", "3")), "needed is an array"),
             (("--texts", self.file("v.txt", "")), "there is nothing to predict"),
+            (("--texts", self.file("u.jsonl", "\n" * 4096)), "there is nothing to predict"),
             (("--texts", "/nowhere.txt"), "/nowhere.txt"),
             (("--against", "/nowhere"), "/nowhere"),
             (("--against", "pilot", "--scratch-dir", "/nowhere"), "--scratch-dir /nowhere"),
