@@ -180,6 +180,8 @@ static fathom_err read_escape(struct parser *p, uint32_t *cp)
     TRY(next_code_point(p, cp));
     if (*cp >= 0x80) return FATHOM_OK;
     const char *letter = *cp ? strchr(letters, (int)*cp) : NULL;
+    const char after = p->at < p->n ? p->text[p->at] : '\0';
+    if (*cp == '0' && after >= '0' && after <= '9') REFUSE(p, "an octal escape");
     if (letter) {
         *cp = (uint32_t)values[letter - letters];
         return FATHOM_OK;
@@ -262,6 +264,42 @@ static void put_class(struct nfa *n, const struct class *c, uint32_t from, uint3
     }
 }
 
+/* ---- repetition ------------------------------------------------------------------------- */
+
+static bool read_number(struct parser *p, uint32_t *value)
+{
+    size_t begin = p->at;
+    *value = 0;
+    while (p->at < p->n && p->text[p->at] >= '0' && p->text[p->at] <= '9') {
+        if (*value <= REGEX_REPEAT_MAX) *value = *value * 10 + (uint32_t)(p->text[p->at] - '0');
+        p->at++;
+    }
+    return p->at > begin;
+}
+
+/* {m}, {m,}, {,n} or {m,n}; anything else after a brace makes the brace a character. */
+static bool read_braces(struct parser *p, uint32_t *lo, uint32_t *hi)
+{
+    size_t before = p->at;
+    if (!take(p, "{")) return false;
+    bool has_lo = read_number(p, lo), comma = take(p, ","), has_hi = comma && read_number(p, hi);
+    if (!take(p, "}") || (!has_lo && !has_hi)) {
+        p->at = before;
+        return false;
+    }
+    if (!comma) *hi = *lo;
+    if (comma && !has_hi) *hi = NO_END;
+    return true;
+}
+
+/* Whether what comes next asks for a repetition of what stands before it. */
+static bool peek_quantifier(const struct parser *p)
+{
+    struct parser ahead = *p;
+    uint32_t lo, hi;
+    return peek(p, "*") || peek(p, "+") || peek(p, "?") || read_braces(&ahead, &lo, &hi);
+}
+
 /* ---- atoms ------------------------------------------------------------------------------ */
 
 static fathom_err read_choice(struct parser *p, uint32_t from, uint32_t *to);
@@ -328,7 +366,7 @@ static fathom_err read_atom(struct parser *p, uint32_t from, uint32_t *to)
     if (take(p, "(")) return read_group(p, from, to);
     size_t begin = p->at;
     if (take(p, "\\")) return read_backslash(p, from, to);
-    if (peek(p, "*") || peek(p, "+") || peek(p, "?")) MALFORMED(p, "nothing to repeat");
+    if (peek_quantifier(p)) MALFORMED(p, "nothing to repeat");
     *to = nfa_state(&p->nfa);
     if (take(p, "^")) {
         nfa_link(&p->nfa, from, NFA_BEGIN, *to);
@@ -350,33 +388,7 @@ static fathom_err read_atom(struct parser *p, uint32_t from, uint32_t *to)
     return FATHOM_OK;
 }
 
-/* ---- repetition ------------------------------------------------------------------------- */
-
-static bool read_number(struct parser *p, uint32_t *value)
-{
-    size_t begin = p->at;
-    *value = 0;
-    while (p->at < p->n && p->text[p->at] >= '0' && p->text[p->at] <= '9') {
-        if (*value <= REGEX_REPEAT_MAX) *value = *value * 10 + (uint32_t)(p->text[p->at] - '0');
-        p->at++;
-    }
-    return p->at > begin;
-}
-
-/* {m}, {m,}, {,n} or {m,n}; anything else after a brace makes the brace a character. */
-static bool read_braces(struct parser *p, uint32_t *lo, uint32_t *hi)
-{
-    size_t before = p->at;
-    if (!take(p, "{")) return false;
-    bool has_lo = read_number(p, lo), comma = take(p, ","), has_hi = comma && read_number(p, hi);
-    if (!take(p, "}") || (!has_lo && !has_hi)) {
-        p->at = before;
-        return false;
-    }
-    if (!comma) *hi = *lo;
-    if (comma && !has_hi) *hi = NO_END;
-    return true;
-}
+/* ---- pieces ----------------------------------------------------------------------------- */
 
 /* How often the atom before is wanted. */
 static fathom_err read_quantifier(struct parser *p, uint32_t *lo, uint32_t *hi, bool *found)
@@ -401,7 +413,7 @@ static fathom_err read_quantifier(struct parser *p, uint32_t *lo, uint32_t *hi, 
     }
     if (peek(p, "+")) REFUSE(p, "a possessive repetition");
     (void)take(p, "?");
-    if (peek(p, "*") || peek(p, "+") || peek(p, "?")) MALFORMED(p, "a repetition of a repetition");
+    if (peek_quantifier(p)) MALFORMED(p, "a repetition of a repetition");
     return pay_for_bytes(p, begin);
 }
 

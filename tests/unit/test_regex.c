@@ -196,6 +196,10 @@ static void refuses(void **state)
     refused("[a", FATHOM_EINVAL, "too early");
     refused("[b-a]", FATHOM_EINVAL, "ends before it begins");
     refused("[a-\\d]", FATHOM_EINVAL, "ends in a class");
+    refused("a{2}{3}", FATHOM_EINVAL, "a repetition of a repetition");
+    refused("a*{2,}", FATHOM_EINVAL, "a repetition of a repetition");
+    refused("a|{2}", FATHOM_EINVAL, "nothing to repeat");
+    refused("\\01", FATHOM_EUNSUPPORTED, "octal escape");
     refused("a{3,2}", FATHOM_EINVAL, "ends before it begins");
     refused("\\", FATHOM_EINVAL, "too early");
     refused("\\q", FATHOM_EINVAL, "unknown escape");
