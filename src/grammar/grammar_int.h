@@ -113,6 +113,8 @@ struct grammar_builder {
     uint32_t level;                    /* brackets around what is drawn; INDENTS: not known */
     int32_t marker_ids[GRAMMAR_MARKERS_MAX];
     uint32_t n_marker;
+    const char
+        *narrowed; /* a keyword of which less is drawn than it lets in; NULL: there is none */
 };
 
 /* builder_status - what has failed while drawing */

@@ -212,6 +212,15 @@ static fathom_err pay_for_pass(struct linker *l)
     return budget_spend(l->budget, n * UNITS_LOOK);
 }
 
+static fathom_err refuse_empty(struct linker *l)
+{
+    if (!l->b->narrowed) FAIL(l->d, FATHOM_EINVAL, "nothing satisfies the grammar");
+    FAIL(
+        l->d, FATHOM_EUNSUPPORTED,
+        "nothing is left to write: of the keyword \"%s\" not all that the schema says is supported",
+        l->b->narrowed);
+}
+
 static fathom_err prune(struct linker *l)
 {
     struct grammar *g = l->g;
@@ -226,9 +235,7 @@ static fathom_err prune(struct linker *l)
             changed = true;
         }
     }
-    if (g->states[g->rules[0].start].need == NEED_NONE) {
-        FAIL(l->d, FATHOM_EINVAL, "nothing satisfies the grammar");
-    }
+    if (g->states[g->rules[0].start].need == NEED_NONE) return refuse_empty(l);
     for (uint32_t i = 0; i < g->n_state; i++) {
         struct state *s = &g->states[i];
         prune_state(g, s);

@@ -8,6 +8,13 @@
 #include "base/json.h"
 #include "grammar/schema_int.h"
 
+/* Of a keyword fewer values are drawn than it lets in: who finds none at all cannot say that there
+ * are none. */
+static void note_narrowed(struct schema_compiler *c, const char *keyword, bool exact)
+{
+    if (!exact) c->b->narrowed = keyword;
+}
+
 /* f must also satisfy one of the schemas of an array. */
 static fathom_err merge_any(struct schema_compiler *c, struct schema_flat *f, const json_t *list)
 {
@@ -23,6 +30,7 @@ fathom_err logic_merge_not(struct schema_compiler *c, struct schema_flat *f, con
     bool exact;
     if (!schema_is(schema)) return schema_malformed(c, "not", schema, "a schema");
     TRY(schema_negate(c, schema, &others, &exact));
+    note_narrowed(c, "not", exact);
     fathom_err err;
     if (json_array_size(others) == 0 && !exact) {
         err = schema_unsupported(c, "not", " for what this schema says");
@@ -42,6 +50,7 @@ static fathom_err merge_ways(struct schema_compiler *c, struct schema_flat *f, c
     fathom_err err = ways ? schema_negate(c, when, &others, &exact) : FATHOM_ENOMEM;
     if (err) json_decref(ways);
     TRY(err);
+    note_narrowed(c, "if", exact);
     if (json_array_size(others) == 0 && !exact) {
         err = schema_unsupported(c, "if", " for what this schema says");
     } else {
@@ -176,6 +185,7 @@ fathom_err logic_merge_one_of(struct schema_compiler *c, struct schema_flat *f, 
         if (!err) schema_leave(c, mark);
         if (!err && one && json_array_append_new(kept, one)) err = FATHOM_ENOMEM;
     }
+    note_narrowed(c, "oneOf", exact);
     if (!err && json_array_size(kept) == 0 && !exact) {
         err = schema_unsupported(c, "oneOf", " for alternatives that cannot be told apart");
     } else if (!err && json_array_size(kept) == 0) {

@@ -25,6 +25,14 @@ static const struct refusal refusals[] = {
     {"{\"not\": {}}", FATHOM_EINVAL, "nothing satisfies"},
     {"{\"not\": {\"format\": \"uri\"}}", FATHOM_EUNSUPPORTED,
      "schema #: the keyword \"not\" is not supported for what this schema says"},
+    /* 14 would satisfy it, "x" the next one, 2.25 the last one */
+    {"{\"type\": \"number\", \"not\": {\"type\": \"number\", \"multipleOf\": 3}}",
+     FATHOM_EUNSUPPORTED, "of the keyword \"not\" not all that the schema says is supported"},
+    {"{\"type\": \"string\", \"oneOf\": [{\"type\": \"array\"}, {\"multipleOf\": 2, \"enum\": [1, "
+     "\"\", []], \"maxLength\": 2}, {\"maxLength\": 1}]}",
+     FATHOM_EUNSUPPORTED, "of the keyword \"oneOf\" not all that the schema says is supported"},
+    {"{\"enum\": [2.25], \"not\": {\"type\": \"integer\"}}", FATHOM_EUNSUPPORTED,
+     "of the keyword \"not\" not all"},
     {"{\"if\": {\"uniqueItems\": true}, \"then\": {\"maxItems\": 3}}", FATHOM_EUNSUPPORTED,
      "schema #: the keyword \"if\" is not supported for what this schema says"},
     {"{\"oneOf\": [{\"type\": \"string\"}, {\"type\": \"string\", \"format\": \"date\"}]}",
