@@ -145,11 +145,13 @@ static void write_numerics(char out[NUMERICS_BYTES], const struct engine_setting
              s->loading.quantize_fp8 ? ", made fp8" : "", ranks);
 }
 
-/* Of everything but the weights, which may not have been read as a whole. */
+/* Of everything but the weights, which are read as a whole only where somebody asks for that. */
 static uint64_t numerics_of(const struct identity_source *source)
 {
     struct identity id;
-    identify(&id, source);
+    struct identity_source without = *source;
+    memset(&without.weights, 0, sizeof without.weights);
+    identify(&id, &without);
     return identity_key(&id).lo;
 }
 

@@ -11,28 +11,12 @@
 enum { EVENT_MAX_BYTES = 64 << 20 };
 
 static const char token_mark[] = ": token ";
+static const char lost_mark[] = ": lost\n";
 
 static bool begins(const char *event, size_t n, const char *mark)
 {
     size_t n_mark = strlen(mark);
     return n >= n_mark && memcmp(event, mark, n_mark) == 0;
-}
-
-static bool holds(const char *event, size_t n, const char *text)
-{
-    return memmem(event, n, text, strlen(text)) != NULL;
-}
-
-/* What a server says that is being stopped, or whose engine has failed; other errors are the
- * request's own, and another server would only say them again. */
-static bool is_failure(const char *event, size_t n)
-{
-    static const char *const codes[] = {"\"shutting_down\"", "\"engine_failed\""};
-    if (!holds(event, n, "\"error\"")) return false;
-    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
-        if (holds(event, n, codes[i])) return true;
-    }
-    return false;
 }
 
 static fathom_err note_token(struct stream_follow *f, const char *event, size_t n)
@@ -50,9 +34,9 @@ static fathom_err note_token(struct stream_follow *f, const char *event, size_t 
 static fathom_err take_event(struct stream_follow *f, const char *event, size_t n, struct buf *out)
 {
     if (begins(event, n, token_mark)) return note_token(f, event, n);
-    if (event[0] == ':' || begins(event, n, "event: ping\n")) return buf_add(out, event, n);
-    f->fails = f->fails || is_failure(event, n);
+    f->fails = f->fails || begins(event, n, lost_mark);
     if (f->fails) return FATHOM_OK;
+    if (event[0] == ':' || begins(event, n, "event: ping\n")) return buf_add(out, event, n);
     f->n_seen++;
     if (f->n_seen <= f->n_left) return FATHOM_OK;
     f->n_left = f->n_seen;

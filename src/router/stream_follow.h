@@ -28,7 +28,7 @@ struct stream_follow {
     size_t cap_token;
     uint32_t n_left; /* events that have left since the last token was told */
     uint32_t n_seen; /* of them this server has sent so many */
-    bool fails;      /* an event tells that the server cannot go on; it has not left */
+    bool fails;      /* the server has told that it cannot go on; the error behind has not left */
 };
 
 /* follow_feed - bytes of the server; what is to leave is appended to `out`

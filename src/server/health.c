@@ -87,13 +87,19 @@ fathom_err health_tell_live(struct health *h, struct buf *body, struct api_error
     return write_body(h, &stats, body);
 }
 
-fathom_err health_tell_ready(struct health *h, struct buf *body, struct api_error *e)
+fathom_err health_check_ready(struct health *h, fathom_stats *stats, struct api_error *e)
 {
-    fathom_stats stats;
-    TRY(check_live(h, &stats, e));
+    TRY(check_live(h, stats, e));
     if (atomic_load(&h->state->draining)) {
         return api_error_set(e, 503, "shutting_down", NULL, "the server is shutting down");
     }
-    if (stats.away[0]) return api_error_set(e, 503, "host_away", NULL, "%s", stats.away);
+    if (stats->away[0]) return api_error_set(e, 503, "host_away", NULL, "%s", stats->away);
+    return FATHOM_OK;
+}
+
+fathom_err health_tell_ready(struct health *h, struct buf *body, struct api_error *e)
+{
+    fathom_stats stats;
+    TRY(health_check_ready(h, &stats, e));
     return write_body(h, &stats, body);
 }

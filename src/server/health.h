@@ -9,6 +9,7 @@
  *   draining 200         503 shutting_down
  *   stuck    503 engine_stalled, until the engine moves again
  *   failed   503 engine_failed, for good
+ *   away     200         503 host_away, until all hosts are there
  */
 #ifndef FATHOM_SERVER_HEALTH_H
 #define FATHOM_SERVER_HEALTH_H
@@ -44,6 +45,11 @@ uint64_t health_note(struct health *h, const fathom_stats *stats, uint64_t now_u
  * again.
  * Returns whether it is stuck. */
 bool health_look(struct health *h);
+
+/* health_check_ready - 503 in *e where requests are not taken
+ *
+ *   stats  written in any case */
+fathom_err health_check_ready(struct health *h, fathom_stats *stats, struct api_error *e);
 
 /* health_tell_live, health_tell_ready - the body of a probe's answer, or 503 in *e */
 fathom_err health_tell_live(struct health *h, struct buf *body, struct api_error *e);

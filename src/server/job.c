@@ -259,7 +259,10 @@ void job_fail(struct job *job, fathom_err err)
     job->state = JOB_DONE;
     cancel_flying(job);
     if (job->told) metrics_note_error(job->jobs->metrics, job->error.code);
-    if (job->told && answer_fail(&job->answer, &job->error) != FATHOM_OK) job->cut = true;
+    if (job->told &&
+        (job_tell_lost(job) != FATHOM_OK || answer_fail(&job->answer, &job->error) != FATHOM_OK)) {
+        job->cut = true;
+    }
     job_wake(job);
 }
 

@@ -253,6 +253,9 @@ fathom_err job_replay(struct job *job, bool *ended);
 /* job_tell_token - the answer has taken a TOKEN event */
 fathom_err job_tell_token(struct job *job, const fathom_event *e);
 
+/* job_tell_lost - the job's error comes next; nothing, where another server would say the same */
+fathom_err job_tell_lost(struct job *job);
+
 /* ---- for prepare.c and job_held.c, with the lock held --------------------------------------- */
 
 /* job_lock, job_unlock - unlocking checks the invariants in builds with FATHOM_DCHECK */

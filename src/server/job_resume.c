@@ -7,11 +7,18 @@
  *
  *     : token 5021
  *
+ * When this server cannot go on, that is told likewise before the error, which in some APIs has no
+ * code; other errors are the request's own, and any server would say them:
+ *
+ *     : lost
+ *
  * A request with the pass and, in `resume`, the tokens that were told, goes on behind them: the
  * answer takes them once more and its bytes are dropped, the engine is given them as its own
  * output. What follows is what the other server would have sent, to the byte. A stop token is not
  * told, for nothing is lost by drawing it again.
  */
+#include <string.h>
+
 #include "base/fail.h"
 #include "base/rng.h"
 #include "server/job.h"
@@ -64,4 +71,15 @@ fathom_err job_tell_token(struct job *job, const fathom_event *e)
 {
     if (!job->tells_tokens || e->is_stop || job->answer.closed) return FATHOM_OK;
     return buf_printf(&job->answer.out, ": token %d\n\n", (int)e->token);
+}
+
+fathom_err job_tell_lost(struct job *job)
+{
+    static const char *const codes[] = {"shutting_down", "engine_failed", "host_away"};
+    if (!job->tells_tokens || job->answer.closed || !job->error.code) return FATHOM_OK;
+    for (size_t i = 0; i < sizeof codes / sizeof codes[0]; i++) {
+        if (strcmp(job->error.code, codes[i]) != 0) continue;
+        return buf_add_str(&job->answer.out, ": lost\n\n");
+    }
+    return FATHOM_OK;
 }

@@ -38,6 +38,7 @@ static const char *const codes[] = {"answer_too_large",
                                     "engine_failed",
                                     "engine_stalled",
                                     "grammar_failed",
+                                    "host_away",
                                     "host_not_allowed",
                                     "invalid_api_key",
                                     "invalid_type",
@@ -47,11 +48,14 @@ static const char *const codes[] = {"answer_too_large",
                                     "missing_required_parameter",
                                     "model_not_found",
                                     "not_found",
+                                    "pages_lost",
                                     "previous_response_not_found",
                                     "request_too_large",
                                     "server_busy",
                                     "shutting_down",
+                                    "thread_not_found",
                                     "too_many_connections",
+                                    "unknown_parameter",
                                     "unsupported_parameter",
                                     "unsupported_value",
                                     "other"};
@@ -588,6 +592,8 @@ static void write_server(struct scrape *s, const struct metrics *m, const struct
     write_count(s, "fathom_answer_bytes_held", PROMETHEUS_GAUGE,
                 "Memory of answers, from their first token until they have been read.",
                 atomic_load(&m->n_answer_byte));
+    write_count(s, "fathom_ready", PROMETHEUS_GAUGE, "1 while requests are taken, as /ready tells.",
+                v->ready);
     write_count(s, "fathom_draining", PROMETHEUS_GAUGE,
                 "1 while requests in flight end and new ones are refused.", v->draining);
 }

@@ -102,6 +102,7 @@ struct metrics_view {
     uint64_t n_unread;  /* bytes of answers that wait for their clients to read */
     const char *(*route_name)(size_t i); /* the path of a route; NULL past the last */
     int64_t start_s;                     /* when the server started, seconds since 1970 */
+    bool ready;                          /* requests are taken */
     bool draining;
 };
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|drained|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|
+    test_hosts.py same|lost|moved|drained|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|
         gpu_sums|gpu_sums_four|gpu_sums_lost|gpu_lanes|gpu_lanes_four|gpu_lanes_lost|gpu_ahead|pmix|refused
         PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
+moved: behind a router nobody sees that the other host is killed: the streams go on at a server of one host.
 drained: an answer that outlasts host 0's drain is told so; the other host, told to end before, stays till then.
 stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
 lanes, lanes_lost: likewise of hosts whose ranks have requests of their own.
@@ -34,6 +35,7 @@ import sys
 import threading
 import time
 from served import HANG_S, Log, Server, take_program, wait_until
+from test_router import Router, ask, events_of
 
 FLAGS = ("--backend", "cpu", "--threads", "2", "--max-num-seqs", "8", "--max-model-len", "1024",
          "--drain-timeout", str(HANG_S))
@@ -85,6 +87,17 @@ def ready(server):
     text = answer.read().decode()
     connection.close()
     return answer.status, text
+
+
+def takes(server):
+    """What a router and an alarm are told."""
+    connection = server.connect()
+    connection.request("GET", "/load")
+    load = json.loads(connection.getresponse().read())
+    connection.close()
+    gauge, = (v for k, v in server.metrics().items() if k.startswith("fathom_ready{"))
+    assert load["accepts"] == bool(gauge), (load, gauge)
+    return load["accepts"]
 
 
 def body_of(i, n=None):
@@ -378,6 +391,7 @@ def lost(cut=RANKS):
         wait_until(lambda: ready(first)[0] == 503)
         status, text = ready(first)
         assert status == 503 and "host 1 of 2 is lost: " in text, text
+        assert not takes(first)
         connection = first.connect()
         connection.request("POST", "/v1/completions", json.dumps(body_of(0)))
         answer = connection.getresponse()
@@ -385,6 +399,7 @@ def lost(cut=RANKS):
         assert answer.status == 503 and "host 1 of 2 is lost: " in text, (answer.status, text)
         other = Follower(port, *cut)
         wait_until(lambda: ready(first)[0] == 200)
+        assert takes(first)
         assert answers(first) == want
     assert first.process.poll() is None
     assert log.text().count(" ready_ms=") == 1
@@ -411,6 +426,42 @@ def lost(cut=RANKS):
     *_, usage, done = (l[6:] for l in b"".join(lines).decode().split("\n") if l.startswith("data: "))
     assert done == "[DONE]" and json.loads(usage)["usage"]["completion_tokens"] == N_LAST, lines
     assert other.process.wait(timeout=HANG_S) == 0, other.text()
+
+
+def moved():
+    port = free_port()
+    other = Follower(port, *RANKS)
+    first = Server(*FLAGS, *RANKS, *of_hosts(port, 0))
+    wait_until(lambda: ready(first)[0] == 200)
+    alone = Server(*FLAGS, *RANKS)
+    router = Router([first, alone], "--policy", "round_robin")
+    router.wait_up(2)
+    bodies = [{**body_of(i, N_LONG), "stream": True} for i in (0, 2, 4, 6)]
+    want = [events_of(ask(alone, "/v1/completions", body)[1]) for body in bodies]
+    got = [None] * len(bodies)
+
+    def stream(i):
+        got[i] = events_of(ask(router, "/v1/completions", bodies[i])[1])
+
+    threads = [threading.Thread(target=stream, args=(i,)) for i in range(len(bodies))]
+    for t in threads:
+        t.start()
+    wait_until(lambda: first.health()["running"] == 2 and n_written(first) > 40)
+    other.kill()
+    for t in threads:
+        t.join()
+    strip = re.compile(r'"id":"[^"]*"|"created":\d+').sub
+    assert [[strip("", e) for e in g] for g in got] == [[strip("", e) for e in w] for w in want]
+    assert router.get("/metrics")[1].count("fathom_router_moved_streams_total 2\n") == 1
+    router.wait_up(1)
+    other = Follower(port, *RANKS)
+    router.wait_up(2)
+    for s in (router, first, alone):
+        assert s.stop() == 0
+
+
+def n_written(server):
+    return sum(v for k, v in server.metrics().items() if k.startswith("vllm:generation_tokens_total"))
 
 
 def drained():
@@ -490,7 +541,7 @@ def refused():
 def main():
     part = sys.argv.pop(1)
     take_program(sys.argv)
-    {"same": same, "lost": lost, "drained": drained, "refused": refused, "pmix": pmix, "gpu": gpu,
+    {"same": same, "lost": lost, "moved": moved, "drained": drained, "refused": refused, "pmix": pmix, "gpu": gpu,
      "gpu_one_each": gpu_one_each, "gpu_lost": gpu_lost, "gpu_sums": gpu_sums,
      "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "gpu_lanes": gpu_lanes,
      "gpu_lanes_four": gpu_lanes_four, "gpu_lanes_lost": gpu_lanes_lost, "gpu_ahead": gpu_ahead, "stages": stages,

@@ -8,10 +8,12 @@ router: cached prefixes, servers that come and go, errors, clients that leave.
 kill: servers are killed within N streams (default 40); every text is the undisturbed one.
 """
 
+import atexit
 import http.client
 import json
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -51,6 +53,7 @@ class Router(Server):
         self.process = subprocess.Popen(
             [Server.path, "router", "--port", "0", "--look-interval", "0.05", *flags,
              *[s.url for s in servers]], stdout=subprocess.PIPE, text=True)
+        atexit.register(self.kill)
         self.host = "127.0.0.1"
         for line in self.process.stdout:
             found = re.match(r"address +http://[^:]+:(\d+)/v1", line)
@@ -169,6 +172,44 @@ def check_prefixes(router, servers):
     assert len(set(seen.values())) == len(servers), "all talks went to one server"
 
 
+def check_stopped():
+    """Streams that outlast their server's drain go on at another one, in all four APIs."""
+    bodies = [("/v1/chat/completions", CHAT), *((p, b) for p, b in REQUESTS if "chat" not in p)]
+    bodies = [(path, {**body, "seed": 3, **({"max_output_tokens": 600} if "responses" in path
+                                            else {"max_tokens": 600})}) for path, body in bodies]
+    old, other = server("--drain-timeout", "0"), server()
+    strip = re.compile(r'"(?:id|item_id|response_id)":"[^"]*"|"created(?:_at)?":\d+').sub
+
+    def said(to, path, body):
+        return [strip("", e) for e in events_of(ask(to, path, body)[1])]
+
+    want = [said(other, *b) for b in bodies]
+    router = Router([old, other])
+    router.wait_up(2)
+    assert ask(router, "/instances/remove", {"url": other.url})[0] == 200
+    got = [None] * len(bodies)
+
+    def one(i):
+        got[i] = said(router, *bodies[i])
+
+    threads = [threading.Thread(target=one, args=(i,)) for i in range(len(bodies))]
+    for t in threads:
+        t.start()
+    wait_until(lambda: old.health()["running"] == len(bodies))
+    old.process.send_signal(signal.SIGSTOP)  # the answers do not end meanwhile
+    assert ask(router, "/instances/add", {"url": other.url})[0] == 200
+    wait_until(lambda: router.instances()[other.url]["state"] == "up")
+    old.process.send_signal(signal.SIGTERM)
+    old.process.send_signal(signal.SIGCONT)
+    assert old.stop() == 0
+    for t in threads:
+        t.join()
+    assert got == want, [(g, w) for g, w in zip(got, want) if g != w]
+    assert f"moved_streams_total {len(bodies)}\n" in router.get("/metrics")[1]
+    for s in (router, other):
+        assert s.stop() == 0
+
+
 def check_errors(router):
     for path, body, want in [("/v1/chat/completions", {"messages": 5}, 400),
                              ("/v1/nothing", {}, 404),
@@ -264,6 +305,7 @@ def check_admin():
 def check_router():
     check_spellings()
     check_admin()
+    check_stopped()
     servers = [server(), server()]
     router = Router(servers)
     router.wait_up(2)

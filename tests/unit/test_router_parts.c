@@ -491,7 +491,7 @@ static void a_failing_server_is_noticed_in_its_stream(void **state)
     feed(&f, EVENT("{\"error\":{\"code\":\"grammar_failed\"}}"), 100, &out);
     assert_false(f.fails); /* any server would say so */
     size_t n = out.len;
-    feed(&f, EVENT("{\"error\":{\"code\":\"shutting_down\"}}") EVENT("[DONE]"), 100, &out);
+    feed(&f, ": lost\n\n" EVENT("{\"error\":{}}") EVENT("[DONE]"), 100, &out);
     assert_true(f.fails);
     assert_int_equal(out.len, n);
     follow_free(&f);

@@ -87,8 +87,9 @@ static fathom_err get_metrics(const struct route_env *env, const char *rest, str
     const struct served *s = env->served;
     fathom_stats stats;
     struct grammar_cache_stats grammars;
+    struct api_error why = {0};
     grammar_cache_get_stats(env->jobs->grammars, &grammars);
-    fathom_get_stats(s->engine, &stats);
+    bool ready = health_check_ready(env->health, &stats, &why) == FATHOM_OK;
     const struct metrics_view view = {.model_name = s->o.model_names[0],
                                       .info = s->info,
                                       .stats = &stats,
@@ -101,6 +102,7 @@ static fathom_err get_metrics(const struct route_env *env, const char *rest, str
                                       .n_unread = gate_unread_bytes(env->gate),
                                       .route_name = route_name,
                                       .start_s = s->created,
+                                      .ready = ready,
                                       .draining = atomic_load(&env->state->draining)};
     return metrics_write(body, env->jobs->metrics, &view);
 }
@@ -111,12 +113,12 @@ static fathom_err get_load(const struct route_env *env, const char *rest, struct
     (void)rest, (void)e;
     const fathom_info *info = env->served->info;
     fathom_stats s;
-    fathom_get_stats(env->served->engine, &s);
-    bool open = !s.failed && !atomic_load(&env->state->draining);
+    struct api_error why = {0};
+    bool ready = health_check_ready(env->health, &s, &why) == FATHOM_OK;
     (void)buf_printf(body, "{\"server_load\":%zu,\"version\":\"" FATHOM_VERSION "\"",
                      jobs_count(env->jobs));
     (void)buf_printf(body, ",\"accepts\":%s,\"moves_streams\":true,\"numerics\":\"%016llx\"",
-                     open ? "true" : "false", (unsigned long long)info->numerics);
+                     ready ? "true" : "false", (unsigned long long)info->numerics);
     (void)buf_printf(body, ",\"running\":%u,\"waiting\":%u,\"max_running\":%u", s.n_running,
                      s.n_waiting, info->max_num_seqs);
     (void)buf_printf(body, ",\"waiting_tokens\":%llu,\"free_pages\":%u,\"pages\":%u",
