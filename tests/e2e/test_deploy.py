@@ -111,7 +111,8 @@ class Deploy(unittest.TestCase):
         self.assertEqual((ended.returncode, ended.stderr.count("\n")), (1, 1))
 
     def test_the_board_is_made_of_the_metrics_that_there_are(self):
-        server = Server("--max-num-seqs", "4")
+        server = Server("--max-num-seqs", "4", "--kv-transfer-config",
+                        '{"kv_role": "kv_both", "kv_port": 0}')
         connection = server.connect()
         connection.request("GET", "/metrics")
         metrics = connection.getresponse().read().decode()
@@ -123,9 +124,28 @@ class Deploy(unittest.TestCase):
             self.assertEqual(f.read(), made)
         self.assertGreater(len(json.loads(made)["panels"]), 15)
         known = set(re.findall(r"^# TYPE (\S+) ", metrics, re.M))
+        router = subprocess.Popen([FATHOM, "router", "--port", "0", "127.0.0.1:1"], text=True,
+                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        port = next(re.search(r":(\d+)/v1", line).group(1) for line in router.stdout
+                    if line.startswith("address"))
+        known |= set(re.findall(r"^# TYPE (\S+) ", get(port, "/metrics"), re.M))
+        router.terminate()
+        router.communicate(timeout=HANG_S)
         with open(ROOT + "/deploy/monitoring/alarms.yml", encoding="utf-8") as f:
-            named = set(re.findall(r"\b(?:vllm:|fathom_)\w+", f.read()))
-        self.assertEqual(named - known, set())
+            alarms = f.read()
+        self.assertEqual(set(re.findall(r"\b(?:vllm:|fathom_)\w+", alarms)) - known, set())
+        # alarms and pages name errors by codes that are counted
+        codes = set(re.findall(r'^fathom_request_errors_total\S*code="(\w+)"', metrics, re.M))
+        told = set(re.search(r'code=~"([^"]+)"', alarms).group(1).split("|"))
+        with open(ROOT + "/docs/api.md", encoding="utf-8") as f:
+            for words in re.findall(r"^\| [45]\d\d[\d, ]* \| (`[^|]+) \|", f.read(), re.M):
+                told |= set(re.findall(r"`(\w+)`", words))
+        self.assertGreater(len(told), 20)
+        self.assertEqual(told - codes, set())
+        with open(ROOT + "/docs/operations.md", encoding="utf-8") as f:
+            text = f.read()
+        for name in re.findall(r"alert: (\w+)", alarms):
+            self.assertIn(name, text)
         without = metrics.replace("fathom_steps_total", "fathom_other_total")
         failed = subprocess.run([os.path.join(ROOT, "tools/dashboard")], input=without, text=True,
                                 capture_output=True, check=False)
