@@ -38,7 +38,8 @@ enum {
     LIMIT_BAD_WORDS = 64,                       /* bad_words of a request: 400 */
     LIMIT_BAD_WORD_TOKENS = 16,                 /* of one of them: 400 */
     LIMIT_THINKING_CLOSING = 256,               /* tokens before a forced </think>: no start */
-    LIMIT_CHOICES = 64,                         /* n, or prompts of a completion, times n: 400 */
+    LIMIT_CHOICES = 1024,                       /* n, or prompts of a completion, times n: 400 */
+    LIMIT_CHOICE_TOKENS = 16 << 20,             /* their prompt tokens together: 400 */
     LIMIT_MESSAGES = 1 << 16,                   /* messages, or items, of a request: 400 */
     LIMIT_TOOLS = 512,                          /* tools of a request: 400 */
     LIMIT_TOOLS_BYTES = 16 << 20,               /* memory for them until the end: 400 */

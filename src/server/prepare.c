@@ -158,6 +158,20 @@ static fathom_err check_length(struct job *job, size_t i)
                                   : refuse_sum(job, n_prompt, n_output);
 }
 
+/* Each choice has its prompt's ids until it ends. */
+static fathom_err check_choices(struct job *job)
+{
+    const struct api_request *r = &job->request;
+    uint64_t n = 0;
+    for (size_t i = 0; i < job->n_prompt; i++) n += job->prompts[i].n;
+    if (n * r->n <= LIMIT_CHOICE_TOKENS) return FATHOM_OK;
+    return api_error_set(&job->error, 400, "invalid_value", r->n > 1 ? "n" : prompt_field(r),
+                         "%llu prompt tokens times n = %u are %llu, at most %d are taken: send "
+                         "several requests",
+                         (unsigned long long)n, r->n, (unsigned long long)(n * r->n),
+                         LIMIT_CHOICE_TOKENS);
+}
+
 /* A text longer than the context's longest tokens is refused before it costs anything: tokenising
  * takes a multiple of its memory. */
 static fathom_err refuse_bytes(struct job *job, const char *param, size_t n, bool is_all)
@@ -344,14 +358,15 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
     if (api_is_chat(r->api)) {
         TRY(make_chat_prompt(job, thinking));
         TRY(truncate_prompt(job, &job->prompts[0]));
-        return r->n ? check_length(job, 0) : FATHOM_OK;
+        if (r->n) TRY(check_length(job, 0));
+        return check_choices(job);
     }
     for (size_t i = 0; i < n; i++) {
         TRY(make_completion_prompt(job, &r->prompts[i], &job->prompts[i]));
         TRY(truncate_prompt(job, &job->prompts[i]));
         if (r->n) TRY(check_length(job, i));
     }
-    return FATHOM_OK;
+    return check_choices(job);
 }
 
 /* ---- the form of the answer ---------------------------------------------------------------- */

@@ -117,6 +117,42 @@ static void special_tokens_are_added_unless_refused(void **state)
     complete("\"prompt\":[[30],[31,32]]", 200, "\"prompt_token_ids\":[31,32]");
 }
 
+/* Evaluations send their prompts by the hundred, and ask for as many samples. */
+static void many_choices_come_at_once(void **state)
+{
+    (void)state;
+    complete("\"prompt\":\"a\",\"n\":300", 200, "\"choices\":[{\"index\":0,");
+    complete("\"prompt\":\"a\",\"n\":300", 200, "\"completion_tokens\":2100,");
+    struct buf body = {0};
+    (void)buf_add_str(&body, "{\"max_tokens\":1,\"prompt\":[\"a\"");
+    for (int i = 0; i < 199; i++) (void)buf_add_str(&body, ",\"b\"");
+    (void)buf_add_str(&body, "]}");
+    expect(&c, "POST", COMPLETIONS, buf_str(&body), 200,
+           "\"usage\":{\"prompt_tokens\":400,\"completion_tokens\":200,");
+    buf_free(&body);
+}
+
+/* What each choice holds of its prompt is bounded for a request. */
+static void tokens_of_all_choices_are_bounded(void **state)
+{
+    (void)state;
+    struct fake_options f = {.script = fake_script_directives, .max_model_len = 1 << 15};
+    struct world other;
+    struct http_client client;
+    struct buf body = {0};
+    world_open(&other, NULL, &f);
+    world_connect(&client, &other);
+    (void)buf_add_str(&body, "{\"n\":1024,\"prompt\":[5");
+    for (int i = 1; i < 16385; i++) (void)buf_add_str(&body, ",5");
+    (void)buf_add_str(&body, "]}");
+    expect(&client, "POST", COMPLETIONS, buf_str(&body), 400,
+           "\"message\":\"16385 prompt tokens times n = 1024 are 16778240, at most 16777216 are "
+           "taken: send several requests\",\"type\":\"invalid_request_error\",\"param\":\"n\"");
+    http_client_close(&client);
+    buf_free(&body);
+    world_close(&other);
+}
+
 /* ---- log-probabilities of prompts ---------------------------------------------------------- */
 
 static void echo_with_logprobs_tells_the_prompt(void **state)
@@ -417,6 +453,8 @@ int main(void)
         cmocka_unit_test(a_model_without_fim_tokens_says_so),
         cmocka_unit_test(long_prompts_can_be_cut),
         cmocka_unit_test(special_tokens_are_added_unless_refused),
+        cmocka_unit_test(many_choices_come_at_once),
+        cmocka_unit_test(tokens_of_all_choices_are_bounded),
         cmocka_unit_test(echo_with_logprobs_tells_the_prompt),
         cmocka_unit_test(prompt_logprobs_are_told_once),
         cmocka_unit_test(the_best_of_several_is_told),

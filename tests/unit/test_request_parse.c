@@ -141,7 +141,7 @@ static const struct refusal refusals[] = {
     {API_CHAT, "{" M ",\"cache_salt\":\"\"}", "cache_salt",
      "cache_salt is empty, needed is at least one character"},
     {API_CHAT, "{" M ",\"seed\":1.5}", "seed", "seed is a number, needed is an integer"},
-    {API_CHAT, "{" M ",\"n\":0}", "n", "n is 0, needed is 1 to 64"},
+    {API_CHAT, "{" M ",\"n\":0}", "n", "n is 0, needed is 1 to 1024"},
     {API_CHAT, "{" M ",\"n\":true}", "n", "n is a boolean, needed is an integer"},
     {API_CHAT, "{" M ",\"priority\":0.5}", "priority",
      "priority is a number, needed is an integer"},
@@ -159,8 +159,8 @@ static const struct refusal refusals[] = {
      "best_of is 1 and n is 2, needed is at least n"},
     {API_COMPLETION, "{" P ",\"best_of\":2,\"stream\":true}", "best_of",
      "best_of is more than n, so what is told is known at the end: it cannot be streamed"},
-    {API_COMPLETION, "{\"prompt\":[\"a\",\"b\"],\"best_of\":40}", "n",
-     "2 prompts times n = 40 are 80 choices, at most 64 are taken"},
+    {API_COMPLETION, "{\"prompt\":[\"a\",\"b\"],\"best_of\":600}", "n",
+     "2 prompts times n = 600 are 1200 choices, at most 1024 are taken"},
     {API_CHAT, "{" M ",\"prompt_logprobs\":-1}", "prompt_logprobs",
      "prompt_logprobs is -1, needed is 0 to 20"},
     {API_CHAT, "{" M ",\"prompt_logprobs\":1,\"stream\":true}", "prompt_logprobs",
@@ -281,7 +281,7 @@ static const struct refusal refusals[] = {
     /* prompts */
     {API_COMPLETION, "{\"prompt\":1}", "prompt",
      "prompt is an integer, needed is a string or an array of token ids"},
-    {API_COMPLETION, "{\"prompt\":[]}", "prompt", "prompt has 0 entries, needed is 1 to 64"},
+    {API_COMPLETION, "{\"prompt\":[]}", "prompt", "prompt has 0 entries, needed is 1 to 1024"},
     {API_COMPLETION, "{\"prompt\":[\"a\",5]}", "prompt[1]",
      "prompt[1] is an integer, needed is a string or an array of token ids"},
     {API_COMPLETION, "{\"prompt\":[1,\"a\"]}", "prompt[1]",
@@ -291,8 +291,8 @@ static const struct refusal refusals[] = {
      "prompt[1][1] is -1, needed is 0 to 999"},
     {API_COMPLETION, "{\"prompt\":[[1],[]]}", "prompt[1]",
      "prompt[1] is empty, at least one token is needed"},
-    {API_COMPLETION, "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":22}", "n",
-     "3 prompts times n = 22 are 66 choices, at most 64 are taken"},
+    {API_COMPLETION, "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":342}", "n",
+     "3 prompts times n = 342 are 1026 choices, at most 1024 are taken"},
 };
 
 static void test_refusals(void **state)
