@@ -241,8 +241,9 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
     write_value(s, "vllm:kv_cache_usage_perc", PROMETHEUS_GAUGE,
                 "Share of the cache's pages that requests hold; 1 is all.",
                 t->n_page ? (double)n_held / t->n_page : 0);
-    write_count(s, "vllm:prompt_tokens_total", PROMETHEUS_COUNTER, "Prompt tokens computed.",
-                t->n_prompt_token);
+    write_count(s, "vllm:prompt_tokens_total", PROMETHEUS_COUNTER,
+                "Prompt tokens computed, and found in the cache.",
+                t->n_prompt_token + t->n_prefix_hit_token);
     write_count(s, "vllm:generation_tokens_total", PROMETHEUS_COUNTER, "Tokens generated.",
                 t->n_output_token);
     write_count(s, "vllm:num_preemptions_total", PROMETHEUS_COUNTER,

@@ -74,6 +74,10 @@ def total(s, name):
     return next(n for key, n in s.metrics().items() if key.startswith(name + "{"))
 
 
+def n_computed(s):
+    return next(n for key, n in s.metrics().items() if 'source="local_compute"' in key)
+
+
 def moved(d):
     return total(d, "fathom_kv_pages_pulled_total"), total(d, "fathom_kv_pages_pull_lost_total")
 

@@ -147,9 +147,10 @@ class Requests(unittest.TestCase):
             self.assertEqual(bool(message["reasoning_content"]), thinking)
 
     def test_metrics(self):
-        before = self.server.metrics()
-        body = {"model": "pilot", "prompt": "one two three four five", "max_tokens": 7,
+        body = {"model": "pilot", "prompt": "one two three four five " * 20, "max_tokens": 7,
                 "ignore_eos": True}
+        self.server.post("/v1/completions", body)  # what is found in the cache counts too
+        before = self.server.metrics()
         usage = self.server.post("/v1/completions", body)["usage"]
         after = self.server.metrics()
 

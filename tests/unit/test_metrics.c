@@ -84,7 +84,7 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "vllm:num_requests_running", "{model_name=\"m\",engine=\"0\"}", 3);
     assert_sample(&b, "vllm:num_requests_waiting", "", 2);
     assert_sample(&b, "vllm:kv_cache_usage_perc", "", 0.75);
-    assert_sample(&b, "vllm:prompt_tokens_total", "", 900);
+    assert_sample(&b, "vllm:prompt_tokens_total", "", 1028);
     assert_sample(&b, "fathom_prompt_tokens_shared_total", "", 512);
     assert_sample(&b, "vllm:generation_tokens_total", "", 60);
     assert_sample(&b, "vllm:num_preemptions_total", "", 1);

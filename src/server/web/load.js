@@ -17,7 +17,8 @@ const CHARTS = [
   {title: "Generated", show: p => tokens(p[0]),
     points: (a, b) => [metrics.perSecond(a, b, "vllm:generation_tokens_total")]},
   {title: "Prompts computed", show: p => tokens(p[0]),
-    points: (a, b) => [metrics.perSecond(a, b, "vllm:prompt_tokens_total")]},
+    points: (a, b) => [metrics.perSecond(a, b, "vllm:prompt_tokens_total") -
+      metrics.perSecond(a, b, "vllm:prompt_tokens_cached_total")]},
   {title: "Requests running, waiting", show: p => `${p[0]}, ${p[1]}`,
     points: (a, b) => [metrics.value(b, "vllm:num_requests_running"),
       metrics.value(b, "vllm:num_requests_waiting")]},
