@@ -29,13 +29,13 @@ static void say(const struct serve_options *o, const char *line)
     if (o->say) o->say(o->arg, line);
 }
 
-fathom_err serve_find_model(char **out, const struct http_target *t, fathom_diag *d)
+fathom_err serve_find_model(char **name, char **root, const struct http_target *t, fathom_diag *d)
 {
     struct buf body = {0};
     json_t *list = NULL;
     long status = 0;
     fathom_err err;
-    *out = NULL;
+    *name = *root = NULL;
     TRY_GOTO(http_get(t, "/v1/models", &body, &status, d), done);
     if (status != 200) {
         err = diag_fail(d, FATHOM_EIO, "%s/v1/models: HTTP %ld: %.300s", t->base_url, status,
@@ -44,13 +44,15 @@ fathom_err serve_find_model(char **out, const struct http_target *t, fathom_diag
     }
     TRY_GOTO(json_read(buf_str(&body), body.len, "/v1/models", &list, d), done);
     const json_t *first = json_array_get(json_object_get(list, "data"), 0);
-    const char *name = json_string_value(json_object_get(first, "id"));
-    if (!name) {
+    const char *id = json_string_value(json_object_get(first, "id"));
+    const char *stands_for = json_string_value(json_object_get(first, "root"));
+    if (!id) {
         err = diag_fail(d, FATHOM_EFORMAT, "%s/v1/models names no model; use --model", t->base_url);
         goto done;
     }
-    *out = mem_strdup(name);
-    if (!*out) err = FATHOM_ENOMEM;
+    *name = mem_strdup(id);
+    *root = stands_for ? mem_strdup(stands_for) : NULL;
+    if (!*name || (stands_for && !*root)) err = FATHOM_ENOMEM;
 done:
     json_decref(list);
     buf_free(&body);

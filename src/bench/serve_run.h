@@ -69,9 +69,11 @@ struct serve_result {
 
 /* serve_find_model - the first model that the server lists
  *
- *   out  its name, to be released with mem_free
+ *   name  of it, and
+ *   root  what it says the name stands for, a directory or a repository; NULL: nothing. Both are to
+ *         be released with mem_free, also after an error
  * Errors  EIO with the cause, EFORMAT. */
-fathom_err serve_find_model(char **out, const struct http_target *t, fathom_diag *d);
+fathom_err serve_find_model(char **name, char **root, const struct http_target *t, fathom_diag *d);
 
 /* serve_run - released with serve_result_free, also after an error
  * Errors  those of the dataset and the load; EIO when the first request fails: with its message. */

@@ -31,7 +31,7 @@ struct bench_serve {
     struct serve_options options;
     struct serve_description about;
     struct bench_tokenizer tokenizer;
-    char *found_model; /* the server's name for it; NULL: the command line had one */
+    char *found_model, *found_root; /* as the server tells; NULL: the command line had a model */
     char base_url[1024];
     char path[256];
     char date[32];

@@ -250,6 +250,20 @@ static fathom_err set_options(struct bench_serve *out, const struct invocation *
     return FATHOM_OK;
 }
 
+/* Of a model that the server has named: by what its name stands for, if that is here too. */
+static fathom_err open_tokenizer(struct bench_serve *out, const char *model,
+                                 const struct invocation *v, fathom_diag *d)
+{
+    const char *given = v->settings->bench.tokenizer;
+    fathom_diag ignored = {{0}};
+    if (!given && out->found_root &&
+        bench_tokenizer_open(&out->tokenizer, out->found_root, v, &ignored) == FATHOM_OK) {
+        return FATHOM_OK;
+    }
+    bench_tokenizer_close(&out->tokenizer);
+    return bench_tokenizer_open(&out->tokenizer, given ? given : model, v, d);
+}
+
 fathom_err bench_serve_open(struct bench_serve *out, const struct invocation *v, fathom_diag *d)
 {
     const struct bench_settings *b = &v->settings->bench;
@@ -257,9 +271,11 @@ fathom_err bench_serve_open(struct bench_serve *out, const struct invocation *v,
     set_date(out->date, sizeof out->date);
     TRY(set_target(out, v, d));
     TRY(set_options(out, v, d));
-    if (!b->model) TRY(serve_find_model(&out->found_model, &out->options.target, d));
+    if (!b->model) {
+        TRY(serve_find_model(&out->found_model, &out->found_root, &out->options.target, d));
+    }
     const char *model = b->model ? b->model : out->found_model;
-    TRY(bench_tokenizer_open(&out->tokenizer, b->tokenizer ? b->tokenizer : model, v, d));
+    TRY(open_tokenizer(out, model, v, d));
     out->options.tokenizer = out->tokenizer.tokenizer;
     out->about = (struct serve_description){
         .backend = b->backend,
@@ -282,6 +298,7 @@ void bench_serve_close(struct bench_serve *b)
     end_progress(b);
     bench_tokenizer_close(&b->tokenizer);
     mem_free(b->found_model);
+    mem_free(b->found_root);
     memset(b, 0, sizeof *b);
 }
 

@@ -123,6 +123,7 @@ static void fill_options(struct server_options *o, const struct invocation *v)
     o->strict_fields = s->strict_fields;
     o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
     o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;
+    o->model_root = v->model->name;
     o->allowed_hosts = s->allowed_hosts.items;
     o->n_allowed_host = s->allowed_hosts.n;
     o->origins = s->allowed_origins.items;

@@ -23,6 +23,7 @@ struct server_options {
 
     const char *const *model_names; /* names that requests may use; the first is told in lists */
     size_t n_model_name;            /* >= 1 */
+    const char *model_root;         /* what they stand for, told in lists; NULL: the first name */
     const char *const *api_keys;    /* any of them is taken; none: no key is needed */
     const char *const *key_tenants; /* whose each is: struct key_list */
     size_t n_api_key;

@@ -21,7 +21,8 @@
 #include "support/world.h"
 
 static const char *const KEYS[] = {"first", "second"};
-static const char *const PROBES[] = {"/health", "/health/live", "/ping", "/ready", "/health/ready"};
+static const char *const PROBES[] = {"/health", "/health/live", "/health_generate",
+                                     "/ping",   "/ready",       "/health/ready"};
 
 /* A directory of the test, and paths in it. */
 static char folder[] = "/tmp/test_access_XXXXXX";

@@ -59,6 +59,7 @@ class Paced:
 
     def __init__(self, failures=()):
         self.failures, self.requests, self.n_finished = list(failures), [], 0
+        self.root = None  # what the model's name stands for
         self.times = []  # of each request: when it was there, when each token was sent
         self.loop = asyncio.new_event_loop()
         started = threading.Event()
@@ -99,7 +100,7 @@ class Paced:
         path = head.split()[1]
         if not body:
             text = {"/metrics": METRICS.format(0.25 * self.n_finished, self.n_finished),
-                    "/v1/models": json.dumps({"data": [{"id": "paced"}]})}.get(path, "")
+                    "/v1/models": json.dumps({"data": [{"id": "paced", "root": self.root}]})}.get(path, "")
             writer.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(text)}\r\n\r\n{text}".encode())
             return
         body = json.loads(body)
@@ -255,6 +256,15 @@ class KnownTimes(unittest.TestCase):
         bench("serve", "--port", str(self.paced.port), "--tokenizer", "pilot", "--input-len", "20",
               "--output-len", "2", "--num-prompts", "1", env={"OPENAI_API_KEY": "hush"})
         self.assertIn("Bearer hush", self.paced.requests[-1][1])
+
+    def test_the_tokenizer_is_that_of_what_the_model_stands_for(self):
+        args = ("serve", "--port", str(self.paced.port), "--input-len", "20", "--output-len", "2",
+                "--num-prompts", "1")
+        self.paced.root = "pilot"
+        bench(*args)
+        self.assertEqual(self.paced.requests[-1][2]["model"], "paced")
+        self.paced.root = "/no/such"
+        self.assertIn("prompts with: paced: no such directory", bench(*args, status=1)[1])
 
     def test_repeats_have_other_prompts_and_a_spread(self):
         r, out, _ = self.serve("--num-prompts", "2", "--repeat", "3", "--num-warmups", "1",

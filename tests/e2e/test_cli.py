@@ -470,10 +470,19 @@ class Cli(unittest.TestCase):
         self.assertIn("64", err)
         self.assertIn("Hello", out)
 
+    @staticmethod
+    def models(server, key):
+        request = urllib.request.Request(server.url + "/v1/models",
+                                         headers={"Authorization": "Bearer " + key})
+        with urllib.request.urlopen(request, timeout=HANG_S) as answer:
+            return json.load(answer)["data"]
+
     def test_serve_answers_and_stops_on_a_signal(self):
         for number in (signal.SIGTERM, signal.SIGINT):
             server = Served("--served-model-name", "a", "b", "--api-key", "secret",
                             "--trust-remote-code")
+            models = self.models(server, "secret")
+            self.assertEqual([(m["id"], m["root"]) for m in models], [("a", "pilot"), ("b", "pilot")])
             body = {"model": "b", "temperature": 0,
                     "messages": [{"role": "user", "content": "Hello, who are you?"}]}
             answer = server.post("/v1/chat/completions", body, key="secret")

@@ -31,7 +31,8 @@ static void write_model(const struct served *s, const char *name, struct buf *b)
                      (long long)s->created, date);
     (void)json_write_string(b, name, strlen(name));
     (void)buf_add_str(b, ",\"owned_by\":\"fathom\",\"root\":");
-    (void)json_write_string(b, s->o.model_names[0], strlen(s->o.model_names[0]));
+    const char *root = s->o.model_root ? s->o.model_root : s->o.model_names[0];
+    (void)json_write_string(b, root, strlen(root));
     (void)buf_printf(b, ",\"parent\":null,\"max_model_len\":%u", s->info->max_model_len);
     if (s->info->dummy || s->info->rank_slice) {
         (void)buf_printf(b, ",\"benchmark\":{\"dummy_weights\":%s,\"rank\":%u,\"ranks\":%u}",
@@ -240,6 +241,7 @@ static const struct route routes[] = {
     {.path = "/v1/models/", .prefix = true, .methods = METHOD_GET, .get = get_model},
     {.path = "/health", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
     {.path = "/health/live", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
+    {.path = "/health_generate", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
     {.path = "/ping", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
     {.path = "/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_ready},
     {.path = "/health/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_ready},
