@@ -69,7 +69,8 @@ static inline uint32_t logit_row_owner(uint32_t logit_row, uint32_t n_rank)
  *            on, ties to the lower id; 0 without want_logprob
  *   top_ids, top_logprobs  [n_row][SAMPLE_TOP_MAX], device, descending; ties to the lower id
  * Several ranks: a row is drawn by its logit row's owner; what is written is equal on all ranks.
- * Needs    given rows behind all others: rows that draw may need scratch memory, by row
+ * Needs    given rows behind all others: rows that draw may need scratch memory, by row; penalties
+ *          and temperatures by which no finite logit becomes infinite
  * Edge     everything banned: the lowest id of what the mask allows, else id 0.
  *          NaN logits count as -inf. A given id from V on, which a slice of a rank may get, has
  *          logprob -inf and comes last.

@@ -15,6 +15,10 @@ static_assert((int)LIMIT_TOP_LOGPROBS == (int)SAMPLE_TOP_MAX, "alternatives of a
 /* Temperatures below this divide logits into infinity; they mean greedy. */
 #define MIN_TEMPERATURE 1e-5f
 
+/* Repetition penalties beyond this, or below one over it, make logits infinite; they mean as much.
+ */
+#define MAX_REPETITION 1e6f
+
 void fathom_sampling_init(fathom_sampling *s)
 {
     *s = (fathom_sampling){.temperature = 1, .top_p = 1, .repetition_penalty = 1};
@@ -191,6 +195,11 @@ static void *carve(char **end, size_t n, size_t size)
     return n ? start : NULL;
 }
 
+static float clamp(float value, float lo, float hi)
+{
+    return value < lo ? lo : value > hi ? hi : value;
+}
+
 static void fill_row(struct sequence *q, const fathom_sampling *s, const struct sequence_limits *l)
 {
     q->row = (struct sample_row){
@@ -198,7 +207,7 @@ static void fill_row(struct sequence *q, const fathom_sampling *s, const struct 
         .top_p = s->top_p,
         .min_p = s->min_p,
         .top_k = s->top_k,
-        .repetition_penalty = s->repetition_penalty,
+        .repetition_penalty = clamp(s->repetition_penalty, 1 / MAX_REPETITION, MAX_REPETITION),
         .presence_penalty = s->presence_penalty,
         .frequency_penalty = s->frequency_penalty,
         .seed = s->seed,

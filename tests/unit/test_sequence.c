@@ -238,6 +238,23 @@ static void tiny_temperatures_are_greedy(void **state)
     sequence_destroy(j);
 }
 
+/* A logit of any model, over the smallest temperature too. */
+static void no_repetition_penalty_makes_a_logit_infinite(void **state)
+{
+    (void)state;
+    static const float penalties[] = {1e-38f, 1e-6f, 0.5f, 1, 1.3f, 1e6f, 3e38f};
+    fathom_request r = make();
+    for (size_t i = 0; i < sizeof penalties / sizeof *penalties; i++) {
+        struct sequence *j = NULL;
+        r.sampling.repetition_penalty = penalties[i];
+        assert_int_equal(sequence_create(&j, &r, &limits, 0, NULL), FATHOM_OK);
+        const float penalty = j->row.repetition_penalty;
+        assert_true(isfinite(1e4f / penalty / 1e-5f) && isfinite(1e4f * penalty / 1e-5f));
+        if (i > 0 && i < 6) assert_true(penalty == penalties[i]);
+        sequence_destroy(j);
+    }
+}
+
 static void a_failing_allocation_is_clean(void **state)
 {
     (void)state;
@@ -354,6 +371,7 @@ int main(void)
         cmocka_unit_test(a_job_is_a_copy),
         cmocka_unit_test(ignored_eos_is_no_stop),
         cmocka_unit_test(tiny_temperatures_are_greedy),
+        cmocka_unit_test(no_repetition_penalty_makes_a_logit_infinite),
         cmocka_unit_test(a_failing_allocation_is_clean),
         cmocka_unit_test(events_tell_the_story),
         cmocka_unit_test(prompt_events_come_first),
