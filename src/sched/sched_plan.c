@@ -518,11 +518,11 @@ static void share_pages(struct sched *s, const struct request *r, uint32_t first
 static void start(struct sched *s, struct request *r, uint64_t now_us)
 {
     uint32_t n_found = r->n_published * KV_PAGE_TOKENS;
+    request_admit(r, n_found, now_us);
     if (is_found(s, r) && r->n_preempted == 0) {
         s->totals.n_query_token += r->n_prompt;
-        s->totals.n_hit_token += n_found;
+        s->totals.n_hit_token += r->n_cached; /* of the prompt */
     }
-    request_admit(r, n_found, now_us);
     leave_peer(s, r);
     share_pages(s, r, 0, false, now_us);
     request_list_insert(&s->running, r);

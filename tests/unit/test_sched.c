@@ -325,6 +325,31 @@ static void output_is_found_too(void **state)
     fixture_close(&f);
 }
 
+/* One that was drawn elsewhere and goes on here. */
+static void output_that_is_given_is_no_hit_of_the_prompt(void **state)
+{
+    (void)state;
+    struct sched_fixture f;
+    fixture_open_cached(&f, 8, 256, 4);
+    struct request *a = fixture_add(&f, 70, 130);
+    while (a->state != REQUEST_FINISHED) {
+        fixture_plan(&f);
+        fixture_commit(&f, 7);
+    }
+    struct sched_job *next = &f.jobs[f.n_job++];
+    for (uint32_t i = 0; i < 200; i++) next->ids[i] = a->ids[i];
+    next->r = (struct request){
+        .ids = next->ids, .pages = next->pages, .n_prompt = 70, .n_given = 128, .max_token = 200};
+    sched_add(f.s, &next->r);
+    fixture_plan(&f);
+    fixture_expect(&f, 0, &next->r, 192, 6, true);
+    assert_int_equal(next->r.n_cached, 64);
+    expect_found(&f, 64, 140);
+    fixture_commit(&f, 7);
+    sched_end(f.s, &next->r, REQUEST_FINISH_CANCEL, f.now_us);
+    fixture_close(&f);
+}
+
 static void a_preempted_request_finds_its_own_pages(void **state)
 {
     (void)state;
@@ -548,6 +573,7 @@ int main(void)
         cmocka_unit_test(cancel_gives_pages_back_in_either_state),
         cmocka_unit_test(what_was_computed_is_found_and_goes_on_at_once),
         cmocka_unit_test(output_is_found_too),
+        cmocka_unit_test(output_that_is_given_is_no_hit_of_the_prompt),
         cmocka_unit_test(a_preempted_request_finds_its_own_pages),
         cmocka_unit_test(cached_pages_make_room),
         cmocka_unit_test(admission_counts_found_pages_that_nobody_holds),
