@@ -214,6 +214,38 @@ static void errors_and_answers_are_counted_by_kind(void **state)
     buf_free(&b);
 }
 
+/* The second column of its table of errors. */
+static void each_code_that_the_api_tells_has_a_counter(void **state)
+{
+    (void)state;
+    char line[4096], label[96];
+    uint32_t n_code = 0;
+    bool in_errors = false;
+    FILE *f = fopen(FATHOM_SOURCE_DIR "/docs/api.md", "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f)) {
+        if (strncmp(line, "## ", 3) == 0) in_errors = strcmp(line, "## Errors\n") == 0;
+        char *code = in_errors && line[0] == '|' ? strchr(line + 1, '|') : NULL;
+        char *const end = code ? strchr(code + 1, '|') : NULL;
+        while (end && (code = strchr(code, '`')) && code < end) {
+            char *const close = strchr(++code, '`');
+            assert_true(close && close < end);
+            *close = '\0';
+            if (strcmp(code, "code") != 0) {
+                metrics_note_error(&metrics, code);
+                n_code++;
+                (void)snprintf(label, sizeof label, "code=\"%s\"", code);
+                struct buf b = scrape();
+                if (!strstr(buf_str(&b), label)) fail_msg("%s counts as another", code);
+                buf_free(&b);
+            }
+            code = close + 1;
+        }
+    }
+    (void)fclose(f);
+    assert_true(n_code > 25);
+}
+
 static void a_name_may_have_any_character(void **state)
 {
     (void)state;
@@ -291,6 +323,7 @@ int main(void)
         cmocka_unit_test_setup(a_finished_request_is_in_every_histogram, init_metrics),
         cmocka_unit_test_setup(one_that_was_given_up_is_counted_and_not_measured, init_metrics),
         cmocka_unit_test_setup(errors_and_answers_are_counted_by_kind, init_metrics),
+        cmocka_unit_test_setup(each_code_that_the_api_tells_has_a_counter, init_metrics),
         cmocka_unit_test_setup(a_name_may_have_any_character, init_metrics),
         cmocka_unit_test_setup(each_failing_allocation_is_told, init_metrics),
     };
