@@ -31,6 +31,14 @@ static bool is_resumable(const struct job *job)
     return job->pass.is_on && r->stream && job->answer.n_choice == 1 && !retold;
 }
 
+/* Tokens that the answer may have. */
+static uint64_t most_tokens(const struct job *job)
+{
+    const struct api_request *r = &job->request;
+    const uint64_t n_room = job->jobs->served->info->max_model_len - job->prompts[0].n;
+    return r->sampling.max_tokens ? r->sampling.max_tokens : n_room;
+}
+
 fathom_err job_check_resume(struct job *job)
 {
     const struct api_request *r = &job->request;
@@ -39,7 +47,13 @@ fathom_err job_check_resume(struct job *job)
         job->request.sampling.seed = rng_mix(job->pass.nonce, 0, 2);
     }
     job->tells_tokens = is_resumable(job);
-    if (r->n_resume == 0 || (job->tells_tokens && !r->sampling.prompt_logprobs)) return FATHOM_OK;
+    if (r->n_resume == 0) return FATHOM_OK;
+    if (r->n_resume > most_tokens(job)) { /* nobody has told them, and they are gone over locked */
+        return api_error_set(&job->error, 400, "invalid_value", "resume",
+                             "resume has %u tokens, the answer has %llu at most", r->n_resume,
+                             (unsigned long long)most_tokens(job));
+    }
+    if (job->tells_tokens && !r->sampling.prompt_logprobs) return FATHOM_OK;
     return api_error_set(&job->error, 400, "unsupported_parameter", "resume",
                          "resume is for streams of one choice without prompt_logprobs that a "
                          "router has given its pass (" STREAM_PASS_HEADER ")");
@@ -58,9 +72,7 @@ fathom_err job_replay(struct job *job, bool *ended)
         TRY(answer_token(a, 0, &e, &stopped));
         buf_clear(&a->out);
     }
-    uint64_t n_room = job->jobs->served->info->max_model_len - job->prompts[0].n;
-    uint64_t n_max = r->sampling.max_tokens ? r->sampling.max_tokens : n_room;
-    *ended = stopped || r->n_resume >= n_max;
+    *ended = stopped || r->n_resume == most_tokens(job);
     if (!*ended) return FATHOM_OK;
     const fathom_event e = {
         .kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_LENGTH, .stop_id = -1};

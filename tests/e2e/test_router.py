@@ -140,6 +140,9 @@ def check_resume():
     assert status == 400 and "X-Fathom-Stream" in text, text
     status, text = ask(a, path, {**body, "resume": [10**7]}, headers)
     assert status == 400 and "resume[0]" in text, text
+    n = body.get("max_tokens", 4096) + 1
+    status, text = ask(a, path, {**body, "resume": [5] * n}, headers)
+    assert status == 400 and f"resume has {n} tokens" in text, text
     status, text = ask(a, path, {**body, "n": 2, "resume": [5]}, headers)
     assert status == 400, text
     for s in (a, b):
