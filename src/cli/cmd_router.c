@@ -1,11 +1,14 @@
 /* cmd_router.c - fathom router: one address for many servers
  *
- * The first SIGINT or SIGTERM lets requests finish, the second ends them.
+ * The first SIGINT or SIGTERM lets requests finish, the second ends them. SIGHUP reads the
+ * certificate anew.
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/limits.h"
+#include "base/log.h"
 #include "base/mem.h"
 #include "cli/cli.h"
 #include "cli/signals.h"
@@ -120,36 +123,67 @@ static void print_setup(const struct router *r, const struct router_options *o)
     for (size_t i = 0; i < o->n_server; i++) print_row(i ? "" : "servers", "%s", o->servers[i]);
     for (size_t i = 0; i < o->n_prefill; i++) print_row(i ? "" : "prefill", "%s", o->prefills[i]);
     print_row("policy", "%s", choice_policy_name(o->policy));
-    print_row("address", "%s://%s:%u/v1", o->tls.certificate ? "https" : "http", o->host,
-              router_port(r));
+    char base[LIMIT_PATH_BYTES];
+    bool is_any = print_url(base, sizeof base, o->tls.certificate ? "https" : "http", o->host,
+                            router_port(r));
+    print_row("address", "%s/v1%s", base, is_any ? " and every other address of this host" : "");
+}
+
+/* What a signal acts on. */
+struct routing {
+    struct router *router;
+    const struct settings *settings;
+};
+
+/* Reads the certificate anew. One that cannot be had stays as it was. */
+static void reload(const struct routing *w)
+{
+    struct tls_files files = {0};
+    struct tls_setup setup = {0};
+    fathom_diag d;
+    diag_clear(&d);
+    fathom_err err = tls_files_read(&files, &setup, w->settings, &d);
+    const struct tls_texts texts = {setup.certificate, setup.key, setup.client_ca};
+    if (!err && setup.certificate) err = router_set_certificates(w->router, &texts, &d);
+    if (err) {
+        LOG_ERROR("router", "reload: %s; the TLS certificate stays as it was", d.text);
+    } else {
+        LOG_INFO("router", "reloaded: %s", setup.certificate ? "the TLS certificate" : "nothing");
+    }
+    tls_files_free(&files);
 }
 
 static void take_signal(void *arg, int number)
 {
-    if (number == SIGHUP || number == SIGUSR1) return;
+    const struct routing *w = arg;
+    if (number == SIGUSR1) return;
     if (number == SIGQUIT) signal_die(number);
+    if (number == SIGHUP) {
+        reload(w);
+        return;
+    }
     fprintf(stderr, "fathom: stopping; running requests may finish, a second signal ends them\n");
-    router_stop(arg);
+    router_stop(w->router);
 }
 
 fathom_err cmd_router(const struct invocation *v, fathom_diag *d)
 {
     struct signal_taker signals;
     struct router_setup setup = {0};
-    struct router *router = NULL;
+    struct routing routing = {.settings = v->settings};
     fathom_err err;
     TRY_GOTO(signal_taker_start(&signals, SIGNALS_SERVER, d), done);
     TRY_GOTO(read_setup(&setup, v->settings, d), done);
-    TRY_GOTO(router_open(&router, &setup.options, d), done);
+    TRY_GOTO(router_open(&routing.router, &setup.options, d), done);
     signal_taker_insist(&signals, INSIST_MS);
     signal_taker_note(&signals, "the router");
-    signal_taker_listen(&signals, take_signal, router);
-    print_setup(router, &setup.options);
-    router_run(router);
+    signal_taker_listen(&signals, take_signal, &routing);
+    print_setup(routing.router, &setup.options);
+    router_run(routing.router);
     err = FATHOM_OK;
 done:
     signal_taker_mute(&signals);
-    router_close(router);
+    router_close(routing.router);
     signal_taker_end(&signals);
     tls_files_free(&setup.tls);
     free_addresses(&setup.servers);

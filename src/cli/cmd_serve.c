@@ -273,7 +273,9 @@ static void print_engine(const fathom_info *info, const struct server_options *o
     print_row("context", "%s tokens a request, %s in the cache, %u requests at once",
               count_text(a, info->max_model_len), count_text(b, (uint64_t)info->n_page * 64),
               info->max_num_seqs);
-    if (info->pages.port) print_row("pages", "%s:%u", info->pages.host, info->pages.port);
+    bool is_v6 = info->pages.port && strchr(info->pages.host, ':');
+    if (info->pages.port)
+        print_row("pages", is_v6 ? "[%s]:%u" : "%s:%u", info->pages.host, info->pages.port);
     print_row("step", "%s tokens", count_text(c, info->max_num_batched_tokens));
     if (info->n_draft) print_row("drafts", "up to %u tokens of the MTP layer", info->n_draft);
 }
@@ -294,12 +296,8 @@ static void print_address(const struct server *server, const struct server_optio
         print_row("ready", "after %.2f s", (double)(clock_now_us() - start_us) / 1e6);
         return;
     }
-    bool is_v6 = strchr(o->host, ':') != NULL;
-    bool is_any = strcmp(o->host, "0.0.0.0") == 0 || strcmp(o->host, "::") == 0;
     char base[LIMIT_PATH_BYTES];
-    (void)snprintf(base, sizeof base, "%s://%s%s%s:%u", scheme, is_v6 && !is_any ? "[" : "",
-                   is_any ? "127.0.0.1" : o->host, is_v6 && !is_any ? "]" : "",
-                   server_port(server));
+    bool is_any = print_url(base, sizeof base, scheme, o->host, server_port(server));
     print_row("address", "%s/v1%s%s", base, is_any ? " and every other address of this host" : "",
               o->n_api_key ? ", with an API key" : "");
     print_row("page", "%s/", base);

@@ -3,6 +3,7 @@
 
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 void print_row(const char *name, const char *fmt, ...)
 {
@@ -13,4 +14,13 @@ void print_row(const char *name, const char *fmt, ...)
     (void)putchar('\n');
     (void)fflush(stdout);
     va_end(ap);
+}
+
+bool print_url(char *out, size_t n, const char *scheme, const char *host, uint16_t port)
+{
+    bool is_any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "::") == 0;
+    bool is_v6 = !is_any && strchr(host, ':');
+    (void)snprintf(out, n, "%s://%s%s%s:%u", scheme, is_v6 ? "[" : "", is_any ? "127.0.0.1" : host,
+                   is_v6 ? "]" : "", port);
+    return is_any;
 }

@@ -4,6 +4,8 @@
  *
  * Nothing large is read or allocated before the memory plan has said that it fits. */
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "base/assert.h"
 #include "base/clock.h"
@@ -14,6 +16,7 @@
 #include "base/rng.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/weights_digest.h"
+#include "comm/tcp_link.h"
 #include "engine/engine.h"
 #include "engine/engine_identity.h"
 #include "engine/host_follow.h"
@@ -348,6 +351,27 @@ done:
     return err;
 }
 
+static fathom_err try_port(const char *flag, const char *host, uint16_t port, fathom_diag *d)
+{
+    fathom_diag why = {{0}};
+    uint16_t had;
+    int fd = -1;
+    if (tcp_link_listen(host, port, &fd, &had, &why) != FATHOM_OK)
+        FAIL(d, FATHOM_EIO, "%s: %s", flag, why.text);
+    (void)close(fd);
+    return FATHOM_OK;
+}
+
+/* Ports that are opened once weights are loaded, which may take minutes: what cannot be had is told
+ * before that. */
+static fathom_err try_ports(const fathom_options *o, fathom_diag *d)
+{
+    const fathom_hosts *h = o->hosts;
+    const fathom_transfer *t = o->transfer;
+    if (h && !h->by_pmix) TRY(try_port("--master-addr", h->address, h->port, d));
+    return t && t->gives ? try_port("--kv-ip", t->host, t->port, d) : FATHOM_OK;
+}
+
 fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag *d)
 {
     *out = NULL;
@@ -358,6 +382,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
     const struct engine_settings *settings = &p.settings;
 
     ASSERT(!o->hosts || o->hosts->node_rank == 0);
+    TRY_GOTO(try_ports(o, d), fail);
     TRY_GOTO(load(&p, o, d), fail);
     TRY_GOTO(lead(&p, d), fail);
 

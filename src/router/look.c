@@ -27,6 +27,15 @@ struct looks {
     struct look places[POOL_SERVERS_MAX];
 };
 
+/* The text of another machine: what is not printable is left out of logs and lists. */
+static void note_why(struct pool_load *l, const char *why)
+{
+    (void)snprintf(l->why, sizeof l->why, "%s", why);
+    for (char *at = l->why; *at; at++) {
+        if (*at < ' ' || *at > '~') *at = '?';
+    }
+}
+
 static double number(const json_t *o, const char *name)
 {
     const json_t *v = json_object_get(o, name);
@@ -57,6 +66,8 @@ bool look_read(struct pool_load *out, const char *body, size_t n)
         out->pages_port = (uint16_t)number(o, "pages_port");
     }
     out->is_up = !json_is_false(json_object_get(o, "accepts"));
+    const char *why = json_string_value(json_object_get(o, "why"));
+    if (!out->is_up) note_why(out, why ? why : "it takes no requests");
     json_decref(o);
     return true;
 }
@@ -79,11 +90,20 @@ static void take_end(void *arg, bool ok, const char *cause)
 {
     struct look *l = arg;
     struct pool_load load = {0};
-    (void)cause;
+    char why[POOL_WHY_BYTES];
     l->call = NULL;
     bool is_up = ok && l->status < 500;
     l->n_failed = is_up ? 0 : l->n_failed + 1;
     if (is_up) (void)look_read(&load, buf_str(&l->body), l->body.len);
+    if (!ok || l->status >= 400) {
+        (void)snprintf(
+            why, sizeof why, "GET /load is answered %d%s", l->status,
+            l->status >= 500 ? ""
+            : l->status == 401
+                ? ": neither load nor pages are known, streams cannot move; give --server-api-key"
+                : ": neither load nor pages are known, streams cannot move");
+        note_why(&load, ok ? why : cause);
+    }
     if (!is_up && l->n_failed < LOOKS_FAILED) return;
     pool_note_load(l->all->pool, (uint32_t)(l - l->all->places), l->generation, &load);
 }

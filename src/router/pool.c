@@ -195,14 +195,24 @@ bool pool_url(struct pool *p, uint32_t place, char *out, uint64_t *generation)
     return is;
 }
 
+/* What keeps a server from its part. */
+static const char *why_of(const struct server *s, const struct pool_load *l)
+{
+    if (l->why[0] || !l->is_up || !s->prefills || l->pages_port) return l->why;
+    return "it gives no pages, and gets no prompts: start it with --kv-transfer-config and kv_role "
+           "kv_producer or kv_both";
+}
+
 void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const struct pool_load *l)
 {
     lock(p);
     struct server *s = &p->servers[place];
     if (s->state != STATE_NONE && s->generation == generation) {
         enum server_state next = l->is_up ? STATE_UP : STATE_DOWN;
+        const char *why = why_of(s, l);
         if (s->state != STATE_LEAVING && s->state != next) {
-            LOG_INFO("router", "%s is %s", s->url, l->is_up ? "up" : "down");
+            LOG_INFO("router", "%s is %s%s%s", s->url, l->is_up ? "up" : "down", *why ? ": " : "",
+                     why);
             if (!l->is_up) prefix_table_forget(p->prefixes, place);
             s->state = next;
         }
@@ -211,6 +221,7 @@ void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const s
             s->n_pending = 0;
             s->n_look++;
         }
+        (void)snprintf(s->load.why, sizeof s->load.why, "%s", why);
     }
     unlock(p);
 }
@@ -448,10 +459,12 @@ static void write_server(const struct server *s, struct buf *out, uint64_t now_u
                      s->load.token_us, s->load.step_us, s->load.moves ? "true" : "false");
     (void)buf_printf(out,
                      ",\"requests\":%llu,\"served\":%llu,\"refused\":%llu,\"failed\":%llu,"
-                     "\"prefix_blocks\":%llu,\"prefix_blocks_held\":%llu}",
+                     "\"prefix_blocks\":%llu,\"prefix_blocks_held\":%llu,\"why\":",
                      (unsigned long long)s->n_sent, (unsigned long long)s->n_served,
                      (unsigned long long)s->n_refused, (unsigned long long)s->n_lost,
                      (unsigned long long)s->n_key, (unsigned long long)s->n_key_held);
+    (void)json_write_string(out, s->load.why, strlen(s->load.why));
+    (void)buf_add_char(out, '}');
 }
 
 fathom_err pool_write_json(struct pool *p, struct buf *out, uint64_t now_us)

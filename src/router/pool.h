@@ -26,6 +26,7 @@
 enum {
     POOL_SERVERS_MAX = PREFIX_SERVERS_MAX,
     POOL_URL_BYTES = 256,
+    POOL_WHY_BYTES = 192,
     POOL_KEYS_MAX = 4096, /* blocks of a prompt that are looked at: 1 MB of text */
     BREAKER_FAILURES = 5,
     BREAKER_US = 30000000,
@@ -136,6 +137,7 @@ struct pool_load {
     double token_us, step_us;
     char pages_host[POOL_URL_BYTES]; /* as in pool_lease */
     uint16_t pages_port;
+    char why[POOL_WHY_BYTES]; /* it is not up, or not known as it should be; printable ASCII */
 };
 
 /* pool_note_load - of the server that had this place and generation when it was looked at */

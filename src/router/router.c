@@ -161,6 +161,11 @@ uint16_t router_port(const struct router *r)
     return r->port;
 }
 
+fathom_err router_set_certificates(struct router *r, const struct tls_texts *t, fathom_diag *d)
+{
+    return tls_replace(r->tls, t, d);
+}
+
 void router_stop(struct router *r)
 {
     (void)sem_post(&r->stop);

@@ -57,6 +57,11 @@ uint16_t router_port(const struct router *r);
 void router_run(struct router *r);
 void router_stop(struct router *r);
 
+/* router_set_certificates - connections from now on begin with these; with options.tls alone
+ * Errors  those of tls_replace: nothing has changed. */
+FATHOM_MUST_CHECK fathom_err router_set_certificates(struct router *r, const struct tls_texts *t,
+                                                     fathom_diag *d);
+
 /* router_close - end what still runs; accepts NULL. After router_run, or in its place. */
 void router_close(struct router *r);
 

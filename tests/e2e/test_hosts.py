@@ -536,6 +536,20 @@ def refused():
             (("--headless",), "give --nnodes too")):
         line = last_line(*words)
         assert why in line, line
+    # an address that cannot be had is told before anything is loaded
+    gives = ("--kv-transfer-config", '{"kv_role": "kv_producer"}', "--kv-ip")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        s.listen()
+        taken = s.getsockname()[1]
+        for words, why in (
+                ((*RANKS, *of_hosts(taken, 0)), f"--master-addr: cannot listen on 127.0.0.1 port {taken}: "),
+                ((*RANKS, "-n", "2", "--master-addr", "no.invalid"), "--master-addr: no.invalid is no address: "),
+                ((*gives, "no.invalid"), "--kv-ip: no.invalid is no address: "),
+                ((*gives, "127.0.0.1", "--kv-port", str(taken)), f"--kv-ip: cannot listen on 127.0.0.1 port {taken}: ")):
+            p = subprocess.run([Server.path, "serve", "--port", "0", *words], capture_output=True, text=True,
+                               timeout=HANG_S, check=False)
+            assert p.returncode == 1 and p.stderr.startswith("fathom: " + why), p.stderr
 
 
 def main():

@@ -11,15 +11,20 @@ kill: servers are killed within N streams (default 40); every text is the undist
 import atexit
 import http.client
 import json
+import os
 import random
 import re
 import signal
+import socket
+import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
-from served import Server, wait_until
+from certificates import make_certificate
+from served import HANG_S, Log, Server, wait_until
 
 PASS = "X-Fathom-Stream"
 TEXT = "Write a few lines about the sea, ships and what lies between two harbours."
@@ -213,6 +218,61 @@ def check_stopped():
         assert s.stop() == 0
 
 
+def check_causes():
+    """Why a server is down, or is not all that it should be."""
+    closed, first = server("--api-key", "k"), server()
+    none = "http://127.0.0.1:1"
+    for flags, says in (((), "--server-api-key"), (("--server-api-key", "k"), "")):
+        router = Router([], *flags, "--prefill", first.url, "--decode", none, closed.url)
+        router.wait_up(2)
+        wait_until(lambda: router.instances()[none]["state"] == "down")
+        why = {url: s["why"] for url, s in router.instances().items()}
+        assert says in why[closed.url] and bool(says) == bool(why[closed.url]), why
+        assert "connect" in why[none], why
+        assert "kv_role" in why[first.url], why
+        assert router.stop() == 0
+    for s in (closed, first):
+        assert s.stop() == 0
+
+
+def has_ipv6():
+    try:
+        with socket.socket(socket.AF_INET6) as s:
+            s.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def check_certificates():
+    """A new certificate is taken on SIGHUP, and what is none is told; the address of IPv6 is one."""
+    with tempfile.TemporaryDirectory() as folder:
+        key, certificate = make_certificate(folder, "old")
+        log = Log()
+        router = subprocess.Popen(
+            [Server.path, "router", "--host", "::1" if has_ipv6() else "127.0.0.1", "--port", "0",
+             "--ssl-certfile", certificate, "--ssl-keyfile", key, "127.0.0.1:1"], stdout=log, stderr=log)
+        atexit.register(router.kill)
+        wait_until(lambda: "address" in log.text() or router.poll() is not None)
+        host, port = re.search(r"^address +https://(\[::1\]|127.0.0.1):(\d+)/v1$", log.text(), re.M).groups()
+        at = (host.strip("[]"), int(port))
+        before = ssl.get_server_certificate(at)
+        make_certificate(folder, "new")
+        for end in (".key", ".crt"):
+            os.replace(os.path.join(folder, "new" + end), os.path.join(folder, "old" + end))
+        router.send_signal(signal.SIGHUP)
+        wait_until(lambda: "reloaded: the TLS certificate" in log.text())
+        after = ssl.get_server_certificate(at)
+        assert before != after
+        with open(certificate, "w", encoding="ascii") as f:
+            f.write("nonsense")
+        router.send_signal(signal.SIGHUP)
+        wait_until(lambda: "stays as it was" in log.text())
+        assert ssl.get_server_certificate(at) == after
+        router.terminate()
+        assert router.wait(HANG_S) == 0
+
+
 def check_errors(router):
     for path, body, want in [("/v1/chat/completions", {"messages": 5}, 400),
                              ("/v1/nothing", {}, 404),
@@ -308,6 +368,8 @@ def check_admin():
 def check_router():
     check_spellings()
     check_admin()
+    check_causes()
+    check_certificates()
     check_stopped()
     servers = [server(), server()]
     router = Router(servers)

@@ -417,6 +417,10 @@ static void figures_of_a_look_are_read(void **state)
     assert_true(l.is_up && !l.moves);
     assert_true(look_read(&l, "{\"accepts\":false}", 17));
     assert_false(l.is_up);
+    assert_string_equal(l.why, "it takes no requests");
+    static const char away[] = "{\"accepts\":false,\"why\":\"host 1\\nis \\u00e4way\"}";
+    assert_true(look_read(&l, away, sizeof away - 1));
+    assert_string_equal(l.why, "host 1?is ??way");
     assert_false(look_read(&l, "<html>", 6));
     assert_true(l.is_up);
     static const char odd[] = "{\"waiting_tokens\":-5,\"max_running\":1e300}";

@@ -124,6 +124,10 @@ static fathom_err get_load(const struct route_env *env, const char *rest, struct
                      s.n_waiting, info->max_num_seqs);
     (void)buf_printf(body, ",\"waiting_tokens\":%llu,\"free_pages\":%u,\"pages\":%u",
                      (unsigned long long)s.n_backlog_token, s.n_page_free, s.n_page);
+    if (!ready) {
+        (void)buf_add_str(body, ",\"why\":");
+        (void)json_write_string(body, why.diag.text, strlen(why.diag.text));
+    }
     if (info->pages.host) {
         (void)buf_add_str(body, ",\"pages_host\":");
         (void)json_write_string(body, info->pages.host, strlen(info->pages.host));
