@@ -10,6 +10,7 @@ containers are told is checked by the program.
 """
 
 import contextlib
+import json
 import os
 import re
 import socket
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import time
 import unittest
+import urllib.request
 
 import client_env
 
@@ -317,7 +319,7 @@ class Compose(unittest.TestCase):
                         self.assertTrue(os.path.exists(os.path.join(self.FOLDER, source)), source)
 
     def test_containers_are_confined(self):
-        for name in ("cpu.yaml", "gpu8.yaml", "hosts.yaml"):
+        for name in ("cpu.yaml", "gpu8.yaml", "hosts.yaml", "pd.yaml"):
             for service in self.load(name, **self.NEEDED)["services"].values():
                 self.assertIs(service["read_only"], True)
                 self.assertEqual(service["cap_drop"], ["ALL"])
@@ -327,9 +329,12 @@ class Compose(unittest.TestCase):
     def test_the_guides_variables_reach_the_program(self):
         with self.assertRaises(KeyError):
             self.load("gpu8.yaml")
-        told = self.load("gpu8.yaml", MODEL="deepseek-ai/DeepSeek-R1", TENSOR_PARALLEL_SIZE="4")
-        self.assertEqual(told["services"]["fathom"]["command"][:3],
-                         ["serve", "deepseek-ai/DeepSeek-R1", "--tensor-parallel-size=4"])
+        told = self.load("gpu8.yaml", MODEL="deepseek-ai/DeepSeek-R1", TENSOR_PARALLEL_SIZE="4",
+                         PIPELINE_PARALLEL_SIZE="2", MAX_MODEL_LEN="8000", MAX_NUM_SEQS="128")
+        command = told["services"]["fathom"]["command"]
+        self.assertEqual(command[:2], ["serve", "deepseek-ai/DeepSeek-R1"])
+        self.assertLessEqual({"--tensor-parallel-size=4", "--pipeline-parallel-size=2",
+                              "--max-model-len=8000", "--max-num-seqs=128"}, set(command))
         gpus = told["services"]["fathom"]["deploy"]["resources"]["reservations"]["devices"][0]
         self.assertEqual(len(gpus["device_ids"]), 8)
 
@@ -342,6 +347,30 @@ class Compose(unittest.TestCase):
         done = subprocess.run([FATHOM, *command["services"]["fathom"]["command"], "--dry-run"],
                               text=True, capture_output=True, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_servers_apart_answer_through_their_router(self):
+        front = free_port()
+        services = self.load("pd.yaml", HOST="127.0.0.1", PORT=front)["services"]
+        ports = {"8100": free_port(), "8200": free_port(), "5600": free_port()}
+        with contextlib.ExitStack() as ends:
+            for name in ("prefill", "decode", "router"):
+                command = [re.sub("8100|8200|5600", lambda m: ports[m.group()], word)
+                           for word in services[name]["command"]]
+                ends.callback(end, subprocess.Popen([FATHOM, *command], stdout=subprocess.DEVNULL,
+                                                    stderr=subprocess.DEVNULL))
+            test = services["router"]["healthcheck"]["test"][2:]
+            self.assertEqual(test, ["health", "http://127.0.0.1:" + front])
+            for _ in range(10 * client_env.HANG_S):
+                with contextlib.suppress(OSError):
+                    with urllib.request.urlopen(f"http://127.0.0.1:{front}/instances") as answer:
+                        state = json.load(answer)
+                    if all(s["state"] == "up" for s in state):
+                        break
+                time.sleep(0.1)
+            self.assertEqual({(s["role"], s["state"], s["why"]) for s in state},
+                             {("prefill", "up", ""), ("any", "up", "")})
+            self.assertEqual(subprocess.run([FATHOM, *test], check=False,
+                                            capture_output=True).returncode, 0)
 
     def test_two_hosts_make_one_server(self):
         with self.assertRaises(KeyError):
