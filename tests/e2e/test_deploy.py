@@ -216,6 +216,20 @@ class Deploy(unittest.TestCase):
         self.assertIn("Slurm: --nnodes 2", err)
         self.assertIn("host=1 of=2 has joined host 0", err)
 
+    def test_options_that_cut_the_model_are_a_slurm_jobs_own(self):
+        for cut, n in (((), 2), (("-dp", "2", "--enable-expert-parallel"), 2), (("-pp=2",), 2)):
+            port = free_port()
+            job = self.batch("serve.sbatch", "pilot", "--backend", "cpu", "--max-num-seqs", "4", *cut,
+                             SLURM_GPUS_ON_NODE="2", PORT=port)
+            address = os.path.join(self.folder, "fathom-7.address")
+            wait_until(lambda: job.poll() is not None or os.path.exists(address))
+            self.assertTrue(os.path.exists(address), job.poll() and job.stderr.read())
+            ranks = re.findall(r'^fathom_rank_waits_total\S*rank="(\d)"', get(port, "/metrics"), re.M)
+            self.assertEqual(len(ranks), n)
+            self.cancel()
+            job.communicate(timeout=HANG_S)
+            os.remove(os.path.join(self.folder, "tasks"))
+
     def test_a_slurm_job_prefills_on_one_host_and_decodes_on_the_others(self):
         port = int(free_port())
         small = ("--max-num-seqs", "4", "--max-model-len", "1024", "--threads", "1")

@@ -8,6 +8,7 @@ Needs root, debootstrap and a mirror; the bare system is kept beside the build.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -93,8 +94,17 @@ class Package(unittest.TestCase):
             server.stdout.close()
 
     def test_it_installs_serves_and_goes(self):
+        # as an image that brings its options does it (deploy/terraform)
+        with open(ROOT + "/deploy/terraform/README.md", encoding="utf-8") as f:
+            words = re.search(r"- apt-get (install .*) /root/fathom", f.read()).group(1).split()
+        options = os.path.join(self.chroot, "etc/fathom/serve.yaml")
+        os.makedirs(os.path.dirname(options))
+        with open(options, "w", encoding="ascii") as f:
+            f.write("model: pilot\nmax-num-seqs: 4\n")
         self.inside("apt-get", "update", "-qq")
-        self.inside("apt-get", "install", "-y", "-qq", "--no-install-recommends", self.package)
+        self.inside("apt-get", *words, "-qq", "--no-install-recommends", self.package)
+        with open(options, encoding="ascii") as f:
+            self.assertIn("max-num-seqs: 4", f.read())
         self.assertRegex(self.inside("fathom", "version"), r"^fathom \d")
         self.assertEqual(self.inside("dpkg", "--verify", self.name), "")
         self.assertTrue(self.ask()["choices"][0]["text"])
