@@ -138,6 +138,8 @@ static void fill_options(struct server_options *o, const struct invocation *v)
     o->thinking_closing = s->reasoning_closing;
     o->markup_in_messages = strcmp(s->special_tokens_in_text, "allow") == 0;
     o->neutral_sampling = strcmp(s->generation_config, "vllm") == 0;
+    o->sampling = &s->sampling;
+    o->always_usage = s->force_include_usage;
     o->hide_requests =
         s->disable_log_requests || s->disable_uvicorn_access_log || !s->enable_log_requests;
     o->fail_lost_pages = s->transfer.fails;

@@ -239,6 +239,10 @@ struct settings {
     const char *access_log; /* NULL: none */
     bool allow_core_dumps;
     const char *generation_config;
+    const char *override_generation_config;   /* NULL: not given */
+    const char *default_chat_template_kwargs; /* NULL: not given */
+    fathom_sampling sampling;                 /* what the former says; negative: nothing */
+    bool force_include_usage;
     const char *log_level;
 
     const char *prompt; /* NULL: a chat in the terminal */
@@ -285,13 +289,8 @@ struct settings {
     int64_t samples; /* 0: all */
     const char *scratch_dir;
 
-    bool verify;
-    bool json;
-    bool markdown;
-    bool flags;
-    bool man;
-    bool completion;
-    bool dry_run;
+    bool verify, dry_run;
+    bool json, markdown, flags, man, completion; /* forms of what is printed */
     bool help;
     const char *help_topic;  /* what --help is asked about; NULL: all */
     struct string_list rest; /* plain arguments after the model */

@@ -435,6 +435,20 @@ const struct option option_table[] = {
      "temperature 1 and nothing cut off",
      .kind = OPTION_CHOICE, .choices = "auto|vllm", .group = GROUP_CHAT, .commands = SERVE,
      .field = FIELD(generation_config), USE},
+    {"override-generation-config", NULL, "JSON", NULL,
+     "sampling of requests that do not say, before either of these: temperature, top_p, top_k, "
+     "min_p, repetition_penalty, such as {\"temperature\": 0.6, \"top_p\": 0.95}",
+     .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = SERVE,
+     .field = FIELD(override_generation_config), USE},
+    {"default-chat-template-kwargs", NULL, "JSON", NULL,
+     "{\"thinking\": true} is --thinking, {\"thinking\": false} --no-thinking; likewise "
+     "enable_thinking",
+     .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = SERVE,
+     .field = FIELD(default_chat_template_kwargs), USE},
+    {"enable-force-include-usage", NULL, NULL, NULL,
+     "every stream of chats and completions ends with its usage, asked for or not",
+     .kind = OPTION_FLAG, .group = GROUP_CHAT, .commands = SERVE,
+     .field = FIELD(force_include_usage), USE},
 
     /* ---- of one command ---- */
     {"prompt", "-p", "TEXT", NULL, "answer this and end; - reads it from standard input",

@@ -391,6 +391,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
         TRY_GOTO(speculative_parse(&given, &s->n_draft, d), done);
     }
     if (!s->help) TRY_GOTO(reasoning_parse(s, d), done);
+    if (!s->help) TRY_GOTO(request_defaults_parse(s, d), done);
     if (!s->help) {
         err = compilation_parse(s->compilation_config, s->optimization_level, &s->compilation,
                                 notes, d);

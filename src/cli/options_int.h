@@ -125,6 +125,12 @@ fathom_err speculative_parse(const struct speculative_given *given, uint32_t *n_
  * Errors  EINVAL, EFORMAT: not JSON, other tags, a key that is not known; ENOMEM. */
 fathom_err reasoning_parse(struct settings *s, fathom_diag *d);
 
+/* request_defaults_parse - the value of --override-generation-config, {"temperature": 0.6}, into
+ * s->sampling, and that of --default-chat-template-kwargs, {"thinking": true}, into s->thinking
+ *
+ * Errors  EINVAL, EFORMAT: not JSON, a value out of range, a key that is not known; ENOMEM. */
+fathom_err request_defaults_parse(struct settings *s, fathom_diag *d);
+
 /* What the command line says of pages of other servers. */
 struct transfer_given {
     const char *config; /* JSON; NULL: not given */

@@ -49,22 +49,34 @@ static fathom_err find_model(const struct served *s, const char *model, const ch
     return refuse_model(s, model, e);
 }
 
-static void set_default_sampling(const struct served *s, struct api_request *r)
+/* The first of these that is given, which is not negative. */
+static float first_of(float requested, float by_operator, float by_checkpoint, float neutral)
 {
+    if (requested >= 0.0f) return requested;
+    if (by_operator >= 0.0f) return by_operator;
+    return by_checkpoint >= 0.0f ? by_checkpoint : neutral;
+}
+
+static void set_defaults(const struct served *s, struct api_request *r)
+{
+    static const fathom_sampling none = {
+        .temperature = -1, .top_p = -1, .top_k = -1, .min_p = -1, .repetition_penalty = -1};
+    const fathom_sampling *o = s->o.sampling ? s->o.sampling : &none;
     const fathom_info *info = s->info;
     bool use = !s->o.neutral_sampling;
     fathom_sampling *p = &r->sampling;
-    if (p->temperature < 0.0f) {
-        p->temperature =
-            use && info->default_temperature >= 0.0f ? info->default_temperature : 1.0f;
-    }
-    if (p->top_p < 0.0f) {
-        p->top_p = use && info->default_top_p > 0.0f ? info->default_top_p : 1.0f;
-    }
+    p->temperature =
+        first_of(p->temperature, o->temperature, use ? info->default_temperature : -1, 1);
+    const float top_p = use && info->default_top_p > 0.0f ? info->default_top_p : -1;
+    p->top_p = first_of(p->top_p, o->top_p, top_p, 1);
+    p->min_p = first_of(p->min_p, o->min_p, -1, 0);
+    p->repetition_penalty = first_of(p->repetition_penalty, o->repetition_penalty, -1, 1);
     if (p->top_k == API_TOP_K_UNSET) {
         p->top_k = use && info->default_top_k > 0 ? info->default_top_k : 0;
+        if (o->top_k >= 0) p->top_k = o->top_k;
     }
     p->max_tokens = r->max_tokens > 0 ? (uint32_t)r->max_tokens : 0;
+    if (s->o.always_usage && r->stream) r->include_usage = true;
 }
 
 /* Each entry of a prompt's log-probabilities waits in memory until the answer is complete. */
@@ -490,7 +502,7 @@ static fathom_err read_request(struct job *job)
     job_drop_body(job);
     log_warnings(job);
     TRY(find_model(s, r->model, &job->model, &job->error));
-    set_default_sampling(s, r);
+    set_defaults(s, r);
     TRY(make_prompts(job, &job->thinking));
     const struct rule_source from = {s->tokenizer, s->info->n_vocab};
     TRY(token_rule_create(&job->barred, r, &from, &job->error));

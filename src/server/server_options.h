@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/stream_pass.h"
+#include "fathom/fathom.h"
 #include "http/supervisor.h"
 #include "http/tls.h"
 
@@ -48,15 +49,17 @@ struct server_options {
     struct pool_secret pool_secret; /* whose streams are resumable here */
     bool fail_lost_pages; /* a request whose pages another server does not give is answered 503 */
 
-    bool strict_fields;           /* refuse fields that are not known */
-    bool thinking;                /* for chats that do not say */
-    const char *thinking_closing; /* before the </think> that a budget forces; NULL: none */
-    bool tools_first_message;     /* see chat.h */
-    bool markup_in_messages;      /* what messages spell like a control token becomes one */
-    bool neutral_sampling;        /* do not take defaults from generation_config.json */
-    bool no_docs;                 /* GET /docs and /openapi.json are 404 */
-    bool tokenizer_info;          /* GET /tokenizer_info shows tokenizer_config.json */
-    bool hide_requests;           /* no log line for each request */
+    bool strict_fields;              /* refuse fields that are not known */
+    bool thinking;                   /* for chats that do not say */
+    const char *thinking_closing;    /* before the </think> that a budget forces; NULL: none */
+    bool tools_first_message;        /* see chat.h */
+    bool markup_in_messages;         /* what messages spell like a control token becomes one */
+    bool neutral_sampling;           /* do not take defaults from generation_config.json */
+    const fathom_sampling *sampling; /* defaults before either; negative values: none. NULL: none */
+    bool always_usage;               /* streams tell it, asked for or not */
+    bool no_docs;                    /* GET /docs and /openapi.json are 404 */
+    bool tokenizer_info;             /* GET /tokenizer_info shows tokenizer_config.json */
+    bool hide_requests;              /* no log line for each request */
 
     bool keep_no_responses;        /* of /v1/responses */
     uint32_t max_stored_responses; /* and these: limits.h */

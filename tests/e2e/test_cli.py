@@ -495,6 +495,28 @@ class Cli(unittest.TestCase):
             for row in ("model", "backend", "memory", "context", "address", "try", "ready"):
                 self.assertRegex(server.printed, rf"(?m)^{row} ")
 
+    def test_what_holds_for_requests_that_do_not_say(self):
+        server = Served("--override-generation-config", '{"temperature": 0.25, "top_k": 7}',
+                        "--override-generation-config.top_p", "0.5", "--enable-force-include-usage",
+                        "--default-chat-template-kwargs", '{"thinking": true}')
+        chat = {"messages": [{"role": "user", "content": "Hello, who are you?"}], "max_tokens": 40}
+        said = server.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1})
+        self.assertEqual((said["temperature"], said["top_p"]), (0.25, 0.5))
+        said = server.post("/v1/responses", {"input": "Hi", "max_output_tokens": 1, "top_p": 0.75})
+        self.assertEqual((said["temperature"], said["top_p"]), (0.25, 0.75))
+        message = server.post("/v1/chat/completions", chat)["choices"][0]["message"]
+        self.assertTrue(message["reasoning_content"])
+        chat["chat_template_kwargs"] = {"thinking": False}
+        message = server.post("/v1/chat/completions", chat)["choices"][0]["message"]
+        self.assertIsNone(message["reasoning_content"])
+        for path, body in (("/v1/chat/completions", chat), ("/v1/completions", {"prompt": "Hi"})):
+            request = urllib.request.Request(
+                server.url + path, json.dumps({**body, "stream": True}).encode())
+            with urllib.request.urlopen(request, timeout=HANG_S) as answer:
+                last = answer.read().decode().split("\n\n")[-3]
+            self.assertGreater(json.loads(last[6:])["usage"]["completion_tokens"], 0)
+        self.assertEqual(server.stop(), 0)
+
     def test_the_key_may_come_from_the_environment(self):
         server = Served(env={"VLLM_API_KEY": "hush"})
         body = {"model": "pilot", "prompt": "The", "max_tokens": 1}

@@ -60,7 +60,8 @@ struct api_prompt {
     size_t n_id;
 };
 
-/* Not given: temperature and top_p are negative, top_k is API_TOP_K_UNSET, max_tokens is -1. */
+/* Not given: temperature, top_p, min_p and repetition_penalty are negative, top_k is
+ * API_TOP_K_UNSET, max_tokens is -1. */
 enum { API_TOP_K_UNSET = -2 };
 #define API_NO_BUDGET UINT32_MAX
 

@@ -26,6 +26,8 @@ static void set_defaults(struct api_request *r, enum api_kind api)
     r->sampling.temperature = -1.0f;
     r->sampling.top_p = -1.0f;
     r->sampling.top_k = API_TOP_K_UNSET;
+    r->sampling.min_p = -1.0f;
+    r->sampling.repetition_penalty = -1.0f;
 }
 
 static const struct endpoint {
