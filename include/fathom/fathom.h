@@ -54,6 +54,7 @@ typedef struct fathom_info {
     uint32_t n_lane; /* groups of requests with pages of their own, each of a data-parallel rank */
     uint32_t max_num_seqs;           /* of a lane */
     uint32_t max_num_batched_tokens; /* likewise, in a step */
+    uint32_t max_requests;           /* that run and wait, of all lanes; one more: EBUSY */
     uint32_t n_draft;
     uint32_t n_page; /* of a lane, of 64 tokens */
     uint64_t weights_bytes;

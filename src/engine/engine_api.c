@@ -132,7 +132,8 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     if (e->n_stage > 1) e->admission.tpot_us /= e->n_stage; /* a token takes as many steps' time */
     e->admission.max_num_seqs = n_seq;
     e->admission.max_num_batched_tokens = e->n_lane * info->max_num_batched_tokens;
-    TRY(mailbox_create(&e->mailbox, n_seq + c->max_queued, c->seed, d));
+    e->info.max_requests = n_seq + c->max_queued;
+    TRY(mailbox_create(&e->mailbox, e->info.max_requests, c->seed, d));
     mailbox_set_admission(e->mailbox, &e->admission);
     TRY(make_tiers(e, &c->offload, d));
     e->told = mem_calloc(n_seq, sizeof(struct sequence *));

@@ -170,11 +170,18 @@ static fathom_err check_length(struct job *job, size_t i)
                                   : refuse_sum(job, n_prompt, n_output);
 }
 
-/* Each choice has its prompt's ids until it ends. */
+/* Each choice is a request of the engine, and has its prompt's ids until it ends. */
 static fathom_err check_choices(struct job *job)
 {
     const struct api_request *r = &job->request;
+    const uint32_t n_most = job->jobs->served->info->max_requests;
     uint64_t n = 0;
+    if (job->n_prompt * r->n > n_most) { /* there will never be room: 429 would be no help */
+        return api_error_set(&job->error, 400, "invalid_value", r->n > 1 ? "n" : prompt_field(r),
+                             "%zu choices are more than run and wait here at once, which is %u "
+                             "(--max-num-seqs and --max-queued): send several requests",
+                             job->n_prompt * r->n, n_most);
+    }
     for (size_t i = 0; i < job->n_prompt; i++) n += job->prompts[i].n;
     if (n * r->n <= LIMIT_CHOICE_TOKENS) return FATHOM_OK;
     return api_error_set(&job->error, 400, "invalid_value", r->n > 1 ? "n" : prompt_field(r),

@@ -514,10 +514,14 @@ static void test_busy(void **state)
     world_open(&w, NULL, &f);
     world_connect(&c[0], &w);
     world_connect(&c[1], &w);
+    /* three choices never find room */
+    chat_body(body, sizeof body, "first_ms=60000;say=x", ",\"n\":3");
+    ask(&c[1], &r, "POST", CHAT, "", body);
+    assert_reply(&r, 400, "3 choices are more than run and wait here at once, which is 2 (--max-");
     send_chat(&c[0], "first_ms=300;say=Hi", "");
     wait_for_count(w.engine, fake_engine_n_alive, 1);
-    /* of three choices one finds room and must be taken back */
-    chat_body(body, sizeof body, "first_ms=60000;say=x", ",\"n\":3");
+    /* of two one finds room and must be taken back */
+    chat_body(body, sizeof body, "first_ms=60000;say=x", ",\"n\":2");
     ask(&c[1], &r, "POST", CHAT, "", body);
     assert_true(http_reply_header(&r, "Retry-After", value, sizeof value));
     assert_true(atoi(value) >= 1);

@@ -313,6 +313,7 @@ fathom_engine *fake_engine_open(const struct fake_options *o)
                             .max_model_len = o->max_model_len ? o->max_model_len : 4096,
                             .max_num_seqs = o->max_running ? o->max_running : 64,
                             .max_num_batched_tokens = 2048,
+                            .max_requests = o->max_requests ? o->max_requests : UINT32_MAX,
                             .n_page = 64,
                             .n_lane = 1,
                             .bos_id = 0,

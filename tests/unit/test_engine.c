@@ -168,6 +168,7 @@ static void info_and_files(void **state)
     assert_string_equal(info->backend, "null");
     assert_int_equal(info->n_page, 16);
     assert_int_equal(info->n_vocab, 1000);
+    assert_int_equal(info->max_requests, 8 + 24);
     const char *data;
     size_t n;
     assert_int_equal(fathom_get_file(e, "config.json", &data, &n), FATHOM_ENOTFOUND);
