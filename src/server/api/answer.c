@@ -248,7 +248,7 @@ fathom_err answer_prompt_token(struct answer *a, size_t i, const fathom_event *e
     if (c->ended || a->closed) return FATHOM_OK;
     if (r->echo && r->sampling.logprobs) {
         TRY(logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs,
-                                   &c->n_prompt_char));
+                                   &c->prompt_place));
     }
     if (!r->prompt_logprobs || i % r->n > 0) return FATHOM_OK;
     return logprob_add_prompt(&a->prompts[c->i_prompt].scores, &s, e, r->n_prompt_logprobs);
@@ -262,7 +262,7 @@ static fathom_err add_logprob(struct choice *c, const fathom_event *e)
     /* the Responses API has them for messages only */
     if (r->api == API_RESPONSES && chat_parser_in_reasoning(c->parser)) return FATHOM_OK;
     if (api_is_chat(r->api)) return logprob_add_chat(&c->logprobs, &s, e);
-    return logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs, &c->n_char);
+    return logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs, &c->place);
 }
 
 fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool *stopped)

@@ -50,9 +50,9 @@ struct choice {
     struct buf calls;     /* whole: JSON of the finished calls, comma between */
     struct buf arguments; /* of the call i_call */
     uint32_t i_call;
-    enum answer_part part;  /* streamed: which of the buffers is pending */
-    uint32_t n_char;        /* completion: characters of text before the next token */
-    uint32_t n_prompt_char; /* the same for the prompt that it echoes */
+    enum answer_part part;          /* streamed: which of the buffers is pending */
+    struct text_place place;        /* completion: where the next token begins */
+    struct text_place prompt_place; /* the same for the prompt that it echoes */
     struct logprob_list logprobs;
     struct buf ids; /* token ids, comma between, if asked for */
 };

@@ -29,35 +29,30 @@ void logprob_list_clear(struct logprob_list *l)
     l->n = 0;
 }
 
-/* The token's text as a JSON string; bytes that are no character become U+FFFD. Returns how many
- * characters it has. */
-static uint32_t write_token(struct buf *b, const struct logprob_style *s, int32_t id)
+/* The token's text as a JSON string; bytes that are no character become U+FFFD. */
+static void write_token(struct buf *b, const struct logprob_style *s, int32_t id)
 {
     size_t n;
     const char *bytes = tokenizer_bytes(s->tokenizer, id, &n);
-    uint32_t n_char = 0;
-    if (s->as_ids)
+    if (s->as_ids) {
         (void)buf_printf(b, "\"token_id:%d\"", id);
-    else
-        (void)buf_add_char(b, '"');
+        return;
+    }
+    (void)buf_add_char(b, '"');
     for (size_t i = 0; i < n;) {
         size_t len;
         int32_t cp = utf8_next(bytes + i, n - i, &len);
-        n_char++;
-        if (!s->as_ids) {
-            if (cp < 0)
-                (void)buf_add_str(b, "\xEF\xBF\xBD");
-            else if (cp < 0x20)
-                (void)buf_printf(b, "\\u%04x", (unsigned)cp);
-            else if (cp == '"' || cp == '\\')
-                (void)buf_printf(b, "\\%c", (char)cp);
-            else
-                (void)buf_add(b, bytes + i, len);
-        }
+        if (cp < 0)
+            (void)buf_add_str(b, "\xEF\xBF\xBD");
+        else if (cp < 0x20)
+            (void)buf_printf(b, "\\u%04x", (unsigned)cp);
+        else if (cp == '"' || cp == '\\')
+            (void)buf_printf(b, "\\%c", (char)cp);
+        else
+            (void)buf_add(b, bytes + i, len);
         i += len;
     }
-    if (!s->as_ids) (void)buf_add_char(b, '"');
-    return n_char;
+    (void)buf_add_char(b, '"');
 }
 
 static void write_value(struct buf *b, float logprob)
@@ -81,7 +76,7 @@ static void write_chat_token(struct buf *b, const struct logprob_style *s, int32
                              float logprob)
 {
     (void)buf_add_str(b, "{\"token\":");
-    (void)write_token(b, s, id);
+    write_token(b, s, id);
     (void)buf_add_str(b, ",\"logprob\":");
     write_value(b, logprob);
     (void)buf_add_str(b, ",\"bytes\":");
@@ -119,7 +114,7 @@ static void write_pair(struct buf *b, const struct logprob_style *s, struct key_
     size_t before = b->len;
     if (keys->n) (void)buf_add_char(b, ',');
     size_t at = b->len;
-    (void)write_token(b, s, id);
+    write_token(b, s, id);
     if (b->failed) return;
     size_t n_byte = b->len - at;
     for (size_t i = 0; i < keys->n; i++) {
@@ -149,9 +144,23 @@ static void write_completion_top(struct buf *b, const struct logprob_style *s,
     (void)buf_add_char(b, '}');
 }
 
+/* Characters that several tokens make up are one, which begins with the first of them. */
+static void advance(struct text_place *at, const char *bytes, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        at->part[at->n_part++] = bytes[i];
+        while (at->n_part > 0 && utf8_next(at->part, at->n_part, &len) != UTF8_SHORT) {
+            at->n_char++;
+            at->n_part -= (uint8_t)len;
+            memmove(at->part, at->part + len, at->n_part);
+        }
+    }
+}
+
 /* The token itself and its offset, in two of the four arrays; commas in all. */
 static void begin_entry(struct logprob_list *l, const struct logprob_style *s, int32_t id,
-                        uint32_t *n_char)
+                        struct text_place *at)
 {
     if (l->n++) {
         (void)buf_add_char(&l->tokens, ',');
@@ -159,9 +168,12 @@ static void begin_entry(struct logprob_list *l, const struct logprob_style *s, i
         (void)buf_add_char(&l->top, ',');
         (void)buf_add_char(&l->offsets, ',');
     }
-    uint32_t n = write_token(&l->tokens, s, id);
-    (void)buf_printf(&l->offsets, "%u", *n_char);
-    if (!s->skip_special || !tokenizer_is_special(s->tokenizer, id)) *n_char += n;
+    write_token(&l->tokens, s, id);
+    (void)buf_printf(&l->offsets, "%u", at->n_char);
+    if (s->skip_special && tokenizer_is_special(s->tokenizer, id)) return;
+    size_t n;
+    const char *bytes = tokenizer_bytes(s->tokenizer, id, &n);
+    advance(at, bytes, n);
 }
 
 static fathom_err list_status(const struct logprob_list *l)
@@ -173,9 +185,9 @@ static fathom_err list_status(const struct logprob_list *l)
 }
 
 fathom_err logprob_add_completion(struct logprob_list *l, const struct logprob_style *s,
-                                  const fathom_event *e, uint32_t n_top, uint32_t *n_char)
+                                  const fathom_event *e, uint32_t n_top, struct text_place *at)
 {
-    begin_entry(l, s, e->token, n_char);
+    begin_entry(l, s, e->token, at);
     write_value(&l->values, e->logprob);
     if (n_top) {
         write_completion_top(&l->top, s, e, n_top);
@@ -186,9 +198,9 @@ fathom_err logprob_add_completion(struct logprob_list *l, const struct logprob_s
 }
 
 fathom_err logprob_add_first(struct logprob_list *l, const struct logprob_style *s, int32_t id,
-                             uint32_t *n_char)
+                             struct text_place *at)
 {
-    begin_entry(l, s, id, n_char);
+    begin_entry(l, s, id, at);
     (void)buf_add_str(&l->values, "null");
     (void)buf_add_str(&l->top, "null");
     return list_status(l);
@@ -200,7 +212,7 @@ static void write_placed(struct buf *b, const struct logprob_style *s, int32_t i
     (void)buf_printf(b, "\"%d\":{\"logprob\":", id);
     write_value(b, logprob);
     (void)buf_printf(b, ",\"rank\":%u,\"decoded_token\":", place);
-    (void)write_token(b, s, id);
+    write_token(b, s, id);
     (void)buf_add_char(b, '}');
 }
 

@@ -26,20 +26,27 @@ struct logprob_style {
     bool skip_special; /* special tokens leave no text: they move no offset */
 };
 
+/* How far a text has come; a zeroed struct is its beginning. */
+struct text_place {
+    uint32_t n_char; /* whole characters; what is no UTF-8 is U+FFFD, as in the text */
+    uint8_t n_part;  /* bytes of the next one */
+    char part[4];
+};
+
 /* logprob_add_chat - {"token","logprob","bytes","top_logprobs"} of the event's token */
 fathom_err logprob_add_chat(struct logprob_list *l, const struct logprob_style *s,
                             const fathom_event *e);
 
 /* logprob_add_completion - one entry in each of the four arrays
  *
- *   n_top   alternatives asked for, the event may have more; 0 gives null in top_logprobs
- *   n_char  characters of text before this token; advanced past it */
+ *   n_top  alternatives asked for, the event may have more; 0 gives null in top_logprobs
+ *   at     where this token begins; advanced past it */
 fathom_err logprob_add_completion(struct logprob_list *l, const struct logprob_style *s,
-                                  const fathom_event *e, uint32_t n_top, uint32_t *n_char);
+                                  const fathom_event *e, uint32_t n_top, struct text_place *at);
 
 /* logprob_add_first - the same for a prompt's first token, of which nothing is known: null */
 fathom_err logprob_add_first(struct logprob_list *l, const struct logprob_style *s, int32_t id,
-                             uint32_t *n_char);
+                             struct text_place *at);
 
 /* logprob_add_prompt - a prompt token in vLLM's form, to l->tokens: an object of the token and up
  * to n_top alternatives by their ids, {"5":{"logprob","rank","decoded_token"}}. A comma stands

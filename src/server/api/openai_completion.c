@@ -15,10 +15,10 @@ static fathom_err begin(struct choice *c)
     } else {
         TRY(tokenizer_decode(s->tokenizer, ids->ids, ids->n, r->skip_special_tokens, &c->content));
     }
-    c->n_char = logprob_count_char(buf_str(&c->content), c->content.len);
+    c->place.n_char = logprob_count_char(buf_str(&c->content), c->content.len);
     if (!r->sampling.logprobs) return FATHOM_OK;
     struct logprob_style style = answer_logprob_style(c->answer);
-    return logprob_add_first(&c->logprobs, &style, ids->ids[0], &c->n_prompt_char);
+    return logprob_add_first(&c->logprobs, &style, ids->ids[0], &c->prompt_place);
 }
 
 static fathom_err take(struct choice *c, const struct chat_event *e)
