@@ -69,31 +69,29 @@ bool http_set_common(void *easy, const struct http_target *t, const char *url,
     return true;
 }
 
-static size_t take_bytes(char *bytes, size_t one, size_t n, void *arg)
-{
-    (void)one;
-    return buf_add(arg, bytes, n) == FATHOM_OK ? n : 0;
-}
-
-fathom_err http_get(const struct http_target *t, const char *path, struct buf *body, long *status,
-                    fathom_diag *d)
+/* A request whose answer `take` gets; `easy` has just been made, NULL for want of memory, and is
+ * done with afterwards. */
+static fathom_err perform(CURL *easy, const struct http_target *t, const char *path,
+                          const struct buf *body, curl_write_callback take, void *arg, long *status,
+                          fathom_diag *d)
 {
     struct curl_slist *headers = NULL;
     struct buf url = {0};
     char cause[CURL_ERROR_SIZE] = "";
-    CURL *easy = NULL;
     fathom_err err;
-    TRY_GOTO(http_headers(&headers, t, false, d), done);
+    TRY_GOTO(http_headers(&headers, t, body != NULL, d), done);
     TRY_GOTO(buf_printf(&url, "%s%s", t->base_url, path), done);
-    easy = curl_easy_init();
     if (!easy || !http_set_common(easy, t, buf_str(&url), headers)) {
         err = FATHOM_ENOMEM;
         goto done;
     }
-    body->limit = HTTP_ANSWER_BYTES;
+    if (body) {
+        (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDS, buf_str(body));
+        (void)curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)body->len);
+    }
     (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, cause);
-    (void)curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take_bytes);
-    (void)curl_easy_setopt(easy, CURLOPT_WRITEDATA, body);
+    (void)curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take);
+    (void)curl_easy_setopt(easy, CURLOPT_WRITEDATA, arg);
     CURLcode code = curl_easy_perform(easy);
     (void)curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, status);
     if (code != CURLE_OK) {
@@ -104,5 +102,48 @@ done:
     curl_easy_cleanup(easy);
     curl_slist_free_all(headers);
     buf_free(&url);
+    return err;
+}
+
+static size_t take_bytes(char *bytes, size_t one, size_t n, void *arg)
+{
+    (void)one;
+    return buf_add(arg, bytes, n) == FATHOM_OK ? n : 0;
+}
+
+fathom_err http_get(const struct http_target *t, const char *path, struct buf *body, long *status,
+                    fathom_diag *d)
+{
+    body->limit = HTTP_ANSWER_BYTES;
+    return perform(curl_easy_init(), t, path, NULL, take_bytes, body, status, d);
+}
+
+/* An answer on its way. */
+struct taking {
+    CURL *easy;
+    const struct http_post *post;
+    fathom_err err;
+};
+
+static size_t pass_bytes(char *bytes, size_t one, size_t n, void *arg)
+{
+    struct taking *t = arg;
+    long status = 0;
+    (void)one;
+    (void)curl_easy_getinfo(t->easy, CURLINFO_RESPONSE_CODE, &status);
+    t->err =
+        status == 200 ? t->post->take(t->post->arg, bytes, n) : buf_add(t->post->refusal, bytes, n);
+    return t->err ? 0 : n;
+}
+
+fathom_err http_post(const struct http_target *t, const struct http_post *p, long *status,
+                     fathom_diag *d)
+{
+    struct taking taking = {.easy = curl_easy_init(), .post = p};
+    fathom_diag cause = {{0}};
+    p->refusal->limit = HTTP_ANSWER_BYTES;
+    fathom_err err = perform(taking.easy, t, p->path, p->body, pass_bytes, &taking, status, &cause);
+    if (taking.err) return taking.err; /* and the cause is what `take` says */
+    if (err && cause.text[0]) (void)diag_fail(d, err, "%s", cause.text);
     return err;
 }

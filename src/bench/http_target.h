@@ -29,6 +29,23 @@ struct http_target {
 fathom_err http_get(const struct http_target *t, const char *path, struct buf *body, long *status,
                     fathom_diag *d);
 
+/* A request with a body, whose answer is taken as it comes. */
+struct http_post {
+    const char *path;
+    const struct buf *body;                                     /* JSON */
+    fathom_err (*take)(void *arg, const char *bytes, size_t n); /* of an answer of status 200; its
+                                                                   errors end the request */
+    void *arg;
+    struct buf *refusal; /* what an answer of another status says is appended */
+};
+
+/* http_post - and its answer, to the end
+ *
+ *   status  of HTTP
+ * Errors  as http_get; those of `take`. */
+fathom_err http_post(const struct http_target *t, const struct http_post *p, long *status,
+                     fathom_diag *d);
+
 /* ---- for callers that drive libcurl themselves --------------------------------------------- */
 
 /* http_headers - the header lines of a request; released with curl_slist_free_all

@@ -120,6 +120,8 @@ fathom_err cmd_bench_sweep(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_transfer(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_router(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_bench_report(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_chat(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_complete(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_health(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_pull(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_router(const struct invocation *v, fathom_diag *d);

@@ -34,6 +34,8 @@ static command_function *const functions[COMMAND_COUNT] = {
     [COMMAND_BENCH_REPORT] = cmd_bench_report,
     [COMMAND_ROUTER] = cmd_router,
     [COMMAND_PULL] = cmd_pull,
+    [COMMAND_CHAT] = cmd_chat,
+    [COMMAND_COMPLETE] = cmd_complete,
     [COMMAND_HEALTH] = cmd_health,
     [COMMAND_HELP] = cmd_help,
     [COMMAND_VERSION] = cmd_version,
@@ -75,7 +77,7 @@ static const char *foreign_command(const char *word)
                  {"download", "`fathom pull org/name` brings a checkpoint"},
                  {"list", "`hf cache ls` lists what is there"},
                  {"ls", "`hf cache ls` lists what is there"},
-                 {"chat", "`fathom run` is a chat in the terminal"},
+                 {"collect-env", "`fathom doctor` looks at the machine"},
                  {"run-batch", "`fathom serve` and a client; `fathom run --prompt TEXT` for one"}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].word, word) == 0) return known[i].advice;

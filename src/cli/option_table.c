@@ -19,8 +19,9 @@ enum {
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
     LAID_OUT = SERVE | ON(PLAN) | ON(DOCTOR),                     /* that choose a layout */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
+    ASKING = ON(CHAT) | ON(COMPLETE),                             /* that ask another server */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
-    ALL = MODEL | ONLINE | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HEALTH) |
+    ALL = MODEL | ONLINE | ASKING | SCORED | ON(BENCH_REPORT) | ON(ROUTER) | ON(PULL) | ON(HEALTH) |
           ON(BENCH_TRANSFER) | ON(BENCH_ROUTER) | ON(HELP) | ON(VERSION),
 };
 
@@ -455,14 +456,30 @@ const struct option option_table[] = {
      .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(RUN), .field = FIELD(prompt), USE},
     {"system", NULL, "TEXT", NULL, "system message", .kind = OPTION_TEXT, .group = GROUP_COMMAND,
      .commands = ON(RUN), .field = FIELD(system), USE},
-    {"temperature", NULL, "X", "-1", "0: greedy; -1: the checkpoint's", .kind = OPTION_NUMBER,
-     .lo = -1, .hi = 2, .group = GROUP_COMMAND, .commands = ON(RUN), .field = FIELD(temperature),
+    {"url", NULL, "URL", NULL, "of the server; default: http://127.0.0.1:8000/v1",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ASKING, .field = BENCH(base_url),
      USE},
+    {"model-name", NULL, "NAME", NULL,
+     "name that requests carry; default: the first that the server lists", .kind = OPTION_TEXT,
+     .group = GROUP_COMMAND, .commands = ASKING, .field = BENCH(model), USE},
+    {"api-key", NULL, "KEY", NULL,
+     "sent as a bearer token; default: $OPENAI_API_KEY, then $FATHOM_API_KEY, then $VLLM_API_KEY",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ASKING, .field = BENCH(api_key), USE},
+    {"quick", "-q", "TEXT", NULL, "ask this and end; default: each line of standard input",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ASKING, .field = FIELD(prompt), USE},
+    {"system-prompt", NULL, "TEXT", NULL, "system message", .kind = OPTION_TEXT,
+     .group = GROUP_COMMAND, .commands = ON(CHAT), .field = FIELD(system), USE},
+    {"temperature", NULL, "X", "-1", "0: greedy; -1: the checkpoint's", .kind = OPTION_NUMBER,
+     .lo = -1, .hi = 2, .group = GROUP_COMMAND, .commands = ON(RUN) | ASKING,
+     .field = FIELD(temperature), USE},
     {"top-p", NULL, "X", "-1", "share of probability kept; -1: the checkpoint's",
      .kind = OPTION_NUMBER, .lo = -1, .hi = 1, .group = GROUP_COMMAND, .commands = ON(RUN),
      .field = FIELD(top_p), USE},
     {"max-tokens", NULL, "N", "0", "tokens of an answer; 0: up to the context",
      .kind = OPTION_COUNT, .hi = 1 << 24, .group = GROUP_COMMAND, .commands = ON(RUN),
+     .field = FIELD(max_tokens), USE},
+    {"max-tokens", NULL, "N", "0", "tokens of an answer; 0: what the server has for that",
+     .kind = OPTION_COUNT, .hi = 1 << 24, .group = GROUP_COMMAND, .commands = ASKING,
      .field = FIELD(max_tokens), USE},
     {"text", NULL, "TEXT", NULL, "what to convert; default: standard input", .kind = OPTION_TEXT,
      .group = GROUP_COMMAND, .commands = ON(TOKENIZE), .field = FIELD(text), USE},
@@ -591,8 +608,8 @@ const struct option option_table[] = {
      .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.admin_key), USE},
     {"insecure", NULL, NULL, NULL, "accept any certificate of https servers", .kind = OPTION_FLAG,
-     .group = GROUP_COMMAND, .commands = ON(ROUTER) | ON(HEALTH), .field = FIELD(router.insecure),
-     USE},
+     .group = GROUP_COMMAND, .commands = ON(ROUTER) | ON(HEALTH) | ASKING,
+     .field = FIELD(router.insecure), USE},
 
 #include "cli/option_bench.inc"
 

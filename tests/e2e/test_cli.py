@@ -153,7 +153,8 @@ class Cli(unittest.TestCase):
                             "--decode-context-parallel-size 2 is refused"),
                            (("plan", "--dtype", "half"), "overflow"),
                            (("download", "org/name"), "fathom pull"),
-                           (("chat",), "fathom run"),
+                           (("chat", "http://x"), "one argument too many"),
+                           (("collect-env",), "fathom doctor"),
                            (("quantize",), "fathom quantize SOURCE OUT"),
                            (("pull",), "fathom pull ORG/NAME"),
                            (("pull", "a/b", "c/d"), "one argument too many"),
@@ -494,6 +495,39 @@ class Cli(unittest.TestCase):
             self.assertIn("--trust-remote-code has no effect", server.errors)
             for row in ("model", "backend", "memory", "context", "address", "try", "ready"):
                 self.assertRegex(server.printed, rf"(?m)^{row} ")
+
+    def test_a_chat_with_a_server(self):
+        server = Served("--served-model-name", "a", "b", "--api-key", "secret")
+        url, key = ("--url", server.url + "/v1/"), {"OPENAI_API_KEY": "secret"}
+        plain = ("--temperature", "0", "--max-tokens", "20")
+        asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+        turns = []
+        for _ in range(2):
+            body = {"model": "a", "messages": asked, "temperature": 0, "max_tokens": 20}
+            turns.append(server.post("/v1/chat/completions", body, key="secret")["choices"][0]
+                         ["message"]["content"])
+            asked += [{"role": "assistant", "content": turns[-1]},
+                      {"role": "user", "content": "Hello\nagain"}]
+        said, _ = run("chat", *url, *plain, "--system-prompt", "Be brief.", env=key,
+                      stdin="Hello\n\nHello\\\nagain\n")
+        self.assertEqual(said, "".join(turn + "\n" for turn in turns))
+        # one message; one that is refused leaves the chat as it was
+        self.assertIn("Pilot", run("chat", *url, "-q", "Hello, who are you?", env=key)[0])
+        self.assertIn("the API key is missing or wrong",
+                      run("chat", *url, "-q", "Hello", "--api-key", "x", status=1)[1])
+        said, told = run("chat", *url, *plain, "--model-name", "b", env=key,
+                         stdin="word " * 9000 + "\nHello, who are you?\n")
+        self.assertIn("maximum context length", told)
+        self.assertIn("Pilot", said)
+        # completions
+        body = {"prompt": "The advantage of MLA", "temperature": 0, "max_tokens": 20}
+        text = server.post("/v1/completions", body, key="secret")["choices"][0]["text"]
+        self.assertEqual(run("complete", *url, *plain, "-q", "The advantage of MLA", env=key)[0],
+                         text + "\n")
+        for wrong, part in (("ftp://x", "neither http:// nor"), (server.url + "/x", "404")):
+            self.assertIn(part, run("complete", "--url", wrong, "-q", "x", env=key, status=1)[1])
+        self.assertEqual(server.stop(), 0)
+        self.assertIn(server.url.split("/")[2], run("complete", *url, "-q", "x", status=1)[1])
 
     def test_what_holds_for_requests_that_do_not_say(self):
         server = Served("--override-generation-config", '{"temperature": 0.25, "top_k": 7}',
