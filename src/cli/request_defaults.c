@@ -59,11 +59,12 @@ static fathom_err read_sampling(struct settings *s, const char *key, const json_
     }
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (strcmp(key, keys[i].name) != 0) continue;
-        if (x < keys[i].lo || x > keys[i].hi || (keys[i].above && x == keys[i].lo)) {
+        const float value = (float)x; /* of what is tiny, 0 */
+        if (x < keys[i].lo || x > keys[i].hi || (keys[i].above && (double)value <= keys[i].lo)) {
             FAIL(d, FATHOM_EINVAL, SAMPLING ": %s is %g, needed is %s%g to %g", key, x,
                  keys[i].above ? "more than " : "", keys[i].lo, keys[i].hi);
         }
-        *keys[i].to = (float)x;
+        *keys[i].to = value;
         return FATHOM_OK;
     }
     FAIL(d, FATHOM_EINVAL,

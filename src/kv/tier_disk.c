@@ -355,11 +355,6 @@ const struct hash128 *tier_disk_secret(const struct tier_disk *t)
     return &t->secret;
 }
 
-uint64_t tier_disk_page_bytes(const struct tier_disk *t)
-{
-    return t->page_bytes;
-}
-
 uint32_t tier_disk_capacity(const struct tier_disk *t)
 {
     return t->n_place;

@@ -72,9 +72,8 @@ const struct hash128 *tier_disk_secret(const struct tier_disk *t);
 /* tier_disk_source - the disk as a source of records; its places are tier_disk_read's */
 struct page_source *tier_disk_source(struct tier_disk *t);
 
-/* tier_disk_capacity - places; tier_disk_page_bytes - of a page */
+/* tier_disk_capacity - places */
 uint32_t tier_disk_capacity(const struct tier_disk *t);
-uint64_t tier_disk_page_bytes(const struct tier_disk *t);
 
 /* tier_disk_write, tier_disk_read - one record
  *

@@ -52,6 +52,8 @@ static void anything_else_is_refused_and_says_why(void **state)
         {"{", NULL, "line 1"},
         {"{\"temperature\": 2.5}", NULL, "temperature is 2.5, needed is 0 to 2"},
         {"{\"top_p\": 0}", NULL, "top_p is 0, needed is more than 0 to 1"},
+        {"{\"top_p\": 1e-60}", NULL, "top_p is 1e-60, needed is more than 0 to 1"},
+        {"{\"repetition_penalty\": 1e-60}", NULL, "repetition_penalty is 1e-60"},
         {"{\"top_k\": 1.5}", NULL, "top_k is 1.5, needed is -1 (off) or from 1"},
         {"{\"min_p\": \"x\"}", NULL, "min_p is a string, needed is a number"},
         {"{\"max_new_tokens\": 5}", NULL, "max_new_tokens is not known here; there are temp"},
