@@ -18,6 +18,8 @@
 #include <curl/curl.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -30,7 +32,7 @@
 #include "base/mem.h"
 #include "router/reply.h"
 
-enum { EVENTS = 256, KEEP_IDLE_S = 10, KEEP_INTERVAL_S = 5 };
+enum { EVENTS = 256, KEEP_IDLE_S = 5, KEEP_INTERVAL_S = 2, SILENT_MS = 10000 };
 enum { IDLE_LINKS = 256, IDLE_US = 100000000, BLOCK_BYTES = 65536, LINK_SOCKETS = 8 };
 enum { MAIL_START = 1, MAIL_CANCEL = 2, MAIL_GO_ON = 4 };
 
@@ -569,13 +571,17 @@ static bool is_settled(struct link *l, CURLcode *code)
     return true;
 }
 
-/* A link that has no TLS needs nothing more of libcurl. */
+/* A link that has no TLS needs nothing more of libcurl. A machine that has gone without a word, as
+ * one without power does, acknowledges nothing: by the system's own measure that is an error after a
+ * quarter of an hour. */
 static fathom_err take_over(struct link *l)
 {
+    const int silent_ms = SILENT_MS;
     curl_socket_t fd = CURL_SOCKET_BAD;
     (void)curl_easy_getinfo(l->easy, CURLINFO_ACTIVESOCKET, &fd);
     if (fd != CURL_SOCKET_BAD && !l->is_tls) fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) return FATHOM_EIO;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof silent_ms);
     end_making(l);
     l->fd = fd;
     if (!l->is_tls) end_curl(l);

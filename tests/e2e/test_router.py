@@ -9,6 +9,7 @@ kill: servers are killed within N streams (default 40); every text is the undist
 """
 
 import atexit
+import ctypes
 import http.client
 import json
 import os
@@ -17,6 +18,7 @@ import re
 import signal
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,7 @@ from certificates import make_certificate
 from served import HANG_S, Log, Server, wait_until
 
 PASS = "X-Fathom-Stream"
+PIDFD_GETFD, TCP_USER_TIMEOUT = 438, 18  # a system call and an option, by Linux's numbers
 TEXT = "Write a few lines about the sea, ships and what lies between two harbours."
 CHAT = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 40, "ignore_eos": True,
         "temperature": 1.0, "stream": True, "stream_options": {"include_usage": True}}
@@ -218,6 +221,39 @@ def check_stopped():
         assert s.stop() == 0
 
 
+def links_to(process, port):
+    """The sockets of a process that are connected to a port of this machine; None: they cannot be had."""
+    out, pidfd = [], os.pidfd_open(process.pid)
+    for name in os.listdir(f"/proc/{process.pid}/fd"):
+        fd = ctypes.CDLL(None).syscall(PIDFD_GETFD, pidfd, int(name), 0)
+        if fd < 0:
+            return None
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            os.close(fd)
+            continue
+        link = socket.socket(fileno=fd)
+        try:
+            if link.getpeername()[1] == port:
+                out.append(link)
+        except OSError:
+            pass
+    os.close(pidfd)
+    return out
+
+
+def check_silence(router, servers):
+    """A machine that has gone without a word is an error after seconds, not after a quarter of an hour."""
+    links = links_to(router.process, servers[0].port)
+    if links is None:
+        print("the router's sockets cannot be looked at here")
+        return
+    assert links
+    for link in links:
+        assert link.getsockopt(socket.IPPROTO_TCP, TCP_USER_TIMEOUT) == 10000
+        assert link.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert link.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 5
+
+
 def check_causes():
     """Why a server is down, or is not all that it should be."""
     closed, first = server("--api-key", "k"), server()
@@ -375,6 +411,7 @@ def check_router():
     router = Router(servers)
     router.wait_up(2)
     check_prefixes(router, servers)
+    check_silence(router, servers)
     check_errors(router)
     check_changes(router, servers)
     check_leaving(router, servers)
