@@ -103,6 +103,8 @@ static fathom_err read_setup(struct router_setup *p, const struct settings *s, f
     *o = (struct router_options){
         .host = s->host,
         .port = (uint16_t)s->router.port,
+        .allowed_hosts = s->allowed_hosts.items,
+        .n_allowed_host = s->allowed_hosts.n,
         .policy = (enum choice_policy)policy,
         .server_key = s->router.server_api_key,
         .admin_key = s->router.admin_key,

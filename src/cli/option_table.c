@@ -346,8 +346,8 @@ const struct option option_table[] = {
     {"allowed-hosts", NULL, "NAME...", NULL,
      "names of this server in the header Host, beside its addresses, localhost and --host; others "
      "are refused on a loopback address, and wherever this is given; *: all are taken",
-     .kind = OPTION_LIST, .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(allowed_hosts),
-     USE},
+     .kind = OPTION_LIST, .group = GROUP_SECURITY, .commands = SERVE | ON(ROUTER),
+     .field = FIELD(allowed_hosts), USE},
     {"allowed-origins", NULL, "ORIGIN...", "*",
      "pages that may ask from a browser, as words or a JSON array; *: all; []: none",
      .kind = OPTION_LIST, .group = GROUP_SECURITY, .commands = SERVE,

@@ -312,6 +312,11 @@ static void *begin_exchange(void *arg, struct connection *c, const struct head *
         return x;
     }
     x->own = find_own(h);
+    if (!host_names_take(&x->all->names, h->host)) {
+        refuse(x, 403, "host_not_allowed",
+               "the header Host has another name than the router's, which is localhost or its "
+               "address; start it with --allowed-hosts NAME if that is its name");
+    }
     if (x->own && x->own->guarded && !may_change(x, h)) {
         refuse(x, 403, "forbidden",
                "servers are added and removed from the router's machine, or with --admin-key");

@@ -13,11 +13,13 @@
 #define FATHOM_ROUTER_FRONT_H
 
 #include "http/connection.h"
+#include "http/host_names.h"
 #include "router/relay.h"
 
 struct front {
     struct relays *relays;
     const char *admin_key; /* NULL: none */
+    struct host_names names;
     atomic_bool draining;
     atomic_size_t held_bytes; /* of bodies */
 };

@@ -136,6 +136,8 @@ static fathom_err open_all(struct router *r, fathom_diag *d)
     r->relays.max_moves = r->o.max_moves;
     r->front.relays = &r->relays;
     r->front.admin_key = r->o.admin_key;
+    r->front.names = (struct host_names){r->o.host, r->o.allowed_hosts, r->o.n_allowed_host,
+                                         listen_is_on_loopback(r->listen_fd)};
     return open_port(r, d);
 }
 

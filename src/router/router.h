@@ -24,7 +24,9 @@
 /* What it points to is borrowed and outlives the router. */
 struct router_options {
     const char *host;
-    uint16_t port;              /* 0: one that is free (router_port tells) */
+    uint16_t port;                    /* 0: one that is free (router_port tells) */
+    const char *const *allowed_hosts; /* names of it: http/host_names.h */
+    size_t n_allowed_host;
     const char *const *servers; /* addresses; more may come while it runs */
     size_t n_server;
     const char *const *prefills; /* servers that compute prompts for those */

@@ -42,7 +42,7 @@ struct server_options {
     size_t n_cors_header;
     bool allow_credentials;
     struct tls_setup tls;
-    const char *const *allowed_hosts; /* names of this server; see access_host_is_allowed */
+    const char *const *allowed_hosts; /* names of this server; see http/host_names.h */
     size_t n_allowed_host;
     const char *access_log; /* file, "-": standard output; NULL: none */
 

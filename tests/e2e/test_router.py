@@ -324,6 +324,14 @@ def check_errors(router):
                        {"Origin": "http://evil.example"})
     assert connection.getresponse().status == 403
     connection.close()
+    # a web page that has its own name lead here
+    for path in ("/v1/models", "/instances"):
+        for host, want in (("evil.example", 403), ("localhost:9000", 200), ("the.router", 200)):
+            connection = router.connect()
+            connection.request("GET", path, headers={"Host": host})
+            answer = connection.getresponse()
+            assert answer.status == want, (path, host, answer.read())
+            connection.close()
     assert ask(router, "/instances/remove", {"url": "http://127.0.0.1:1"})[0] == 404
     assert ask(router, "/instances/add", {"url": "http://"})[0] == 400
 
@@ -408,7 +416,7 @@ def check_router():
     check_certificates()
     check_stopped()
     servers = [server(), server()]
-    router = Router(servers)
+    router = Router(servers, "--allowed-hosts=the.router")
     router.wait_up(2)
     check_prefixes(router, servers)
     check_silence(router, servers)

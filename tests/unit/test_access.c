@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "http/host_names.h"
 #include "server/http/access.h"
 #include "server/http/access_log.h"
 #include "server/http/route.h"
@@ -68,12 +69,12 @@ static void hosts_of_a_loopback_server_are_known(void **state)
 {
     (void)state;
     static const char *const names[] = {"llm.example", "b"}, *const any[] = {"*"};
-    struct server_options o = {.host = "my-host", .allowed_hosts = names, .n_allowed_host = 2};
+    struct host_names near = {"my-host", names, 2, true}, far = {"my-host", names, 2, false};
     static const char *const right[] = {"localhost",      "LocalHost:80", "my-host:1",
                                         "127.0.0.1:8000", "10.1.2.3",     "[::1]",
                                         "[fe80::1]:80",   "b:8",          "LLM.example"};
     for (size_t i = 0; i < sizeof right / sizeof right[0]; i++) {
-        if (!access_host_is_allowed(&o, true, right[i])) fail_msg("%s is refused", right[i]);
+        if (!host_names_take(&near, right[i])) fail_msg("%s is refused", right[i]);
     }
     static const char *const wrong[] = {"evil.example",
                                         "localhost.evil.example",
@@ -86,16 +87,16 @@ static void hosts_of_a_loopback_server_are_known(void **state)
                                         "[localhos",
                                         "2130706433"};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
-        if (access_host_is_allowed(&o, true, wrong[i])) fail_msg("%s is taken", wrong[i]);
-        assert_false(access_host_is_allowed(&o, false, wrong[i])); /* there is a list */
+        if (host_names_take(&near, wrong[i])) fail_msg("%s is taken", wrong[i]);
+        assert_false(host_names_take(&far, wrong[i])); /* there is a list */
     }
-    assert_true(access_host_is_allowed(&o, true, NULL));
-    o.n_allowed_host = 0;
-    assert_true(access_host_is_allowed(&o, false, "evil.example"));
-    assert_false(access_host_is_allowed(&o, true, "llm.example"));
-    o.allowed_hosts = any;
-    o.n_allowed_host = 1;
-    assert_true(access_host_is_allowed(&o, true, "evil.example"));
+    assert_true(host_names_take(&near, NULL));
+    near.n_allowed = far.n_allowed = 0;
+    assert_true(host_names_take(&far, "evil.example"));
+    assert_false(host_names_take(&near, "llm.example"));
+    near.allowed = any;
+    near.n_allowed = 1;
+    assert_true(host_names_take(&near, "evil.example"));
 }
 
 static void a_path_is_one_printable_line(void **state)

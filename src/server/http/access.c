@@ -1,7 +1,6 @@
 /* access.c - compares keys, origins, hosts and paths */
 #include "server/http/access.h"
 
-#include <arpa/inet.h>
 #include <gnutls/gnutls.h>
 #include <string.h>
 #include <strings.h>
@@ -42,41 +41,6 @@ bool access_is_own_page(const struct access_asker *a)
     if (!a->origin) return a->method == METHOD_GET;
     const char *slashes = strstr(a->origin, "://");
     return slashes && a->host && strcasecmp(slashes + 3, a->host) == 0;
-}
-
-/* The n bytes before the port, and without the brackets of an address. */
-static const char *name_of_host(const char *host, size_t *n)
-{
-    if (*host == '[') {
-        *n = strcspn(host + 1, "]");
-        return host + 1;
-    }
-    *n = strcspn(host, ":");
-    return host;
-}
-
-static bool is_name(const char *name, size_t n, const char *other)
-{
-    return other && strlen(other) == n && strncasecmp(name, other, n) == 0;
-}
-
-bool access_host_is_allowed(const struct server_options *o, bool on_loopback, const char *host)
-{
-    char address[INET6_ADDRSTRLEN];
-    unsigned char bytes[sizeof(struct in6_addr)];
-    size_t n;
-    if (!host || (!on_loopback && o->n_allowed_host == 0)) return true;
-    const char *name = name_of_host(host, &n);
-    if (is_name(name, n, "localhost") || is_name(name, n, o->host)) return true;
-    for (size_t i = 0; i < o->n_allowed_host; i++) {
-        if (strcmp(o->allowed_hosts[i], "*") == 0 || is_name(name, n, o->allowed_hosts[i])) {
-            return true;
-        }
-    }
-    if (n >= sizeof address) return false;
-    memcpy(address, name, n);
-    address[n] = '\0';
-    return inet_pton(*host == '[' ? AF_INET6 : AF_INET, address, bytes) == 1;
 }
 
 static bool has(const char *const *items, size_t n, const char *item)

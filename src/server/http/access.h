@@ -30,15 +30,6 @@ struct access_asker {
  * Browsers that tell neither site nor origin do so where nothing can be changed, so GET counts. */
 bool access_is_own_page(const struct access_asker *a);
 
-/* access_host_is_allowed - may the server be asked by this name?
- *
- *   on_loopback  the port is reached from this machine alone
- *   host  with or without a port; NULL: none is told
- * A web page can have its own name lead to 127.0.0.1 and so ask what listens there as if that were
- * its own server. It cannot choose the name: so on loopback, and wherever there is a list of names,
- * only addresses, localhost, options.host and the list are taken. "*" in the list takes all. */
-bool access_host_is_allowed(const struct server_options *o, bool on_loopback, const char *host);
-
 /* access_origin - the value of Access-Control-Allow-Origin
  *
  *   origin  of the web page that asks; NULL: none asks, or it does not say

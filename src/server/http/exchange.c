@@ -340,7 +340,7 @@ static bool may_ask(struct exchange *x, const struct head *h)
         (void)api_error_set(&x->error, 403, "client_certificate", NULL,
                             "this server asks for a client certificate that its authorities have "
                             "signed");
-    } else if (!access_host_is_allowed(x->o, x->all->on_loopback, h->host)) {
+    } else if (!host_names_take(&x->all->names, h->host)) {
         (void)api_error_set(&x->error, 403, "host_not_allowed", NULL,
                             "the header Host names \"%.100s\", and this server is called "
                             "localhost or by its address; start it with --allowed-hosts %.100s if "

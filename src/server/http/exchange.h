@@ -13,12 +13,13 @@
 #define FATHOM_SERVER_HTTP_EXCHANGE_H
 
 #include "http/connection.h"
+#include "http/host_names.h"
 #include "server/http/route.h"
 
 /* What all exchanges of a port share; fixed. */
 struct exchange_env {
     struct route_env routes;
-    bool on_loopback;              /* the port is reached from this machine alone */
+    struct host_names names;
     struct access_log *access_log; /* NULL: none */
 };
 

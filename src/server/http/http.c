@@ -43,7 +43,8 @@ static void raise_file_limit(struct http *h)
 static fathom_err start(struct http *h, fathom_diag *d)
 {
     TRY(tls_create(&h->tls, &h->o->tls, d));
-    h->exchanges.on_loopback = listen_is_on_loopback(h->listen_fd);
+    h->exchanges.names = (struct host_names){h->o->host, h->o->allowed_hosts, h->o->n_allowed_host,
+                                             listen_is_on_loopback(h->listen_fd)};
     raise_file_limit(h);
     TRY(listen_begin(h->listen_fd, d));
     const struct loop_setup setup = {.name = "http",
