@@ -572,8 +572,8 @@ static bool is_settled(struct link *l, CURLcode *code)
 }
 
 /* A link that has no TLS needs nothing more of libcurl. A machine that has gone without a word, as
- * one without power does, acknowledges nothing: by the system's own measure that is an error after a
- * quarter of an hour. */
+ * one without power does, acknowledges nothing: of itself the system takes that for an error after
+ * a quarter of an hour. */
 static fathom_err take_over(struct link *l)
 {
     const int silent_ms = SILENT_MS;
