@@ -159,6 +159,13 @@ static fathom_err read_setup(struct serve_setup *out, const struct invocation *v
     memset(out, 0, sizeof *out);
     fill_options(&out->options, v);
     out->options.supervisor = v->environment->supervisor;
+    for (size_t i = 0; i < out->options.n_model_name; i++) {
+        if (out->options.model_names[i][0]) continue;
+        FAIL(d, FATHOM_EINVAL,
+             "--served-model-name: name %zu is empty, so that no request can give "
+             "it",
+             i + 1);
+    }
     TRY(tls_files_read(&out->tls, &out->options.tls, v->settings, d));
     TRY(secret_file_read(&out->options.pool_secret, v->settings->pool_secret_file, d));
     return read_keys(out, v->settings, d);

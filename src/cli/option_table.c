@@ -110,8 +110,9 @@ const struct option option_table[] = {
      USE},
 
     /* ---- memory and scheduling ---- */
-    {"max-model-len", NULL, "N", "0", "tokens of prompt and output together; 0: the checkpoint's",
-     .kind = OPTION_COUNT, .lo = -1, .hi = 1 << 24, .group = GROUP_MEMORY, .commands = PLANNED,
+    {"max-model-len", NULL, "N", "0",
+     "tokens of prompt and output together; 0, -1 and auto: the checkpoint's", .kind = OPTION_COUNT,
+     .choices = "auto", .lo = -1, .hi = 1 << 24, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(max_model_len), USE},
     {"max-num-seqs", NULL, "N", "0", "requests that run at once; 0: 64", .kind = OPTION_COUNT,
      .hi = 65536, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(max_num_seqs), USE},

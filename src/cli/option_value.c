@@ -49,6 +49,10 @@ static double unit_factor(const char *letter)
 static fathom_err read_number(const struct option *o, const char *text, double *out, fathom_diag *d)
 {
     char *end;
+    if (list_has(o->choices, text)) { /* a word for the least number */
+        *out = o->lo;
+        return FATHOM_OK;
+    }
     errno = 0;
     double value = strtod(text, &end);
     double factor = o->kind == OPTION_COUNT ? unit_factor(end) : (*end == '\0');

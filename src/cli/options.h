@@ -111,7 +111,7 @@ struct option {
     const char *argument; /* "N"; NULL for a flag */
     const char *fallback; /* the default, as it would be typed; NULL: none */
     const char *help;
-    const char *choices; /* "auto|float32|bfloat16" */
+    const char *choices; /* "auto|float32|bfloat16"; of a number: words for `lo` */
     const char *refused; /* choices known elsewhere and refused with `reason`: "half|float16" */
     const char *plain;   /* the value that needs no answer: "1" for --tensor-parallel-size */
     const char *reason;

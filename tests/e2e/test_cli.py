@@ -186,6 +186,7 @@ class Cli(unittest.TestCase):
             self.assertIn("GGUF is not read", run("inspect", empty, status=1)[1])
             self.assertIn("GGUF is not read", run("serve", os.path.join(empty, "a.gguf"),
                                                   status=1)[1])
+        self.assertIn("name 2 is empty", run("serve", "--served-model-name", "a", "", status=1)[1])
         self.assertIn("repository: org/name", run("serve", "https://hf.co/org/name", status=1)[1])
         self.assertIn("directory", run("inspect", PILOT + "/config.json", status=1)[1])
 

@@ -95,6 +95,9 @@ static void every_form_of_an_option_is_read(void **state)
     assert_int_equal(r.s.max_model_len, 8192);
     parse(&r, COMMAND_SERVE, "--max-model-len 8k");
     assert_int_equal(r.s.max_model_len, 8000);
+    parse(&r, COMMAND_SERVE, "--max-model-len auto");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.max_model_len, -1);
     parse(&r, COMMAND_SERVE, "--kv-cache-memory-bytes 1.5G");
     assert_int_equal(r.s.kv_cache_memory_bytes, 1610612736);
     parse(&r, COMMAND_SERVE, "--seed -1");
@@ -234,6 +237,8 @@ static void bad_values_are_answered_with_what_is_needed(void **state)
     assert_refused(&r, "--port", "needs a value");
     assert_refused(&r, "--port --host x", "needs a value");
     assert_refused(&r, "--port x", "not a whole number");
+    assert_refused(&r, "--port auto", "not a whole number");
+    assert_refused(&r, "--max-model-len automatic", "not a whole number");
     assert_refused(&r, "--port 1.5", "not a whole number");
     assert_refused(&r, "--port 70000", "needed is 0 to 65535");
     assert_refused(&r, "--port 1e999", "not a whole number");
@@ -533,7 +538,10 @@ static void the_table_is_sound(void **state)
         if (o->commands == 0 || !o->help) fail_msg("--%s: no command or no help", o->name);
         if (strlen(o->name) >= 60) fail_msg("--%s is too long", o->name);
         if ((o->kind == OPTION_FLAG) != (o->argument == NULL)) fail_msg("--%s", o->name);
-        if ((o->kind == OPTION_CHOICE) != (o->choices != NULL)) fail_msg("--%s", o->name);
+        if (o->kind == OPTION_CHOICE && !o->choices) fail_msg("--%s has no choices", o->name);
+        if (o->choices && o->kind != OPTION_CHOICE && o->kind != OPTION_COUNT) {
+            fail_msg("--%s has choices", o->name);
+        }
         if (o->answer != ANSWER_USE && !o->reason) fail_msg("--%s has no reason", o->name);
         if (o->answer == ANSWER_USE && o->field == NO_FIELD) fail_msg("--%s is lost", o->name);
         for (size_t k = 0; k < i; k++) {
