@@ -1,21 +1,23 @@
-/* bf16_bench.cu - BF16 matrix products: the same bits for few rows and many, and how fast
+/* bf16_bench.cu - BF16 matrix products: the same bits whichever kernel makes them, and how fast
  *
  *   bench_bf16
  *
- * A line a shape and number of rows: microseconds, and what of the bandwidth (4.1 TB/s) or of the
- * dense BF16 rate (989 TFLOP/s) that is; weights rotate, so that none are in L2. Experts have the
+ * A line a shape, number of rows and kernel (generic/product_bf16.cu, product_few_bf16.cu,
+ * product_bf16.cu of sm90): microseconds, and what of the bandwidth (4.1 TB/s) or of the dense BF16
+ * rate (989 TFLOP/s) that is; weights rotate, so that none are in L2. Experts have the
  * same number of rows each. Exit status 0: all bits were the same and all sums right. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "backend/cuda/sm90/product_bf16.cuh"
+#include "backend/cuda/sm90/product_few.cuh"
 #include "cuda_call.cuh"
 
 #define PEAK_TFLOPS 989.0
 #define PEAK_TBS 4.1
 
-enum { REPEAT = 12, BOTH = 16, FEW = PRODUCT_BF16_TILE_MAX };
+enum { REPEAT = 12, GENERIC_MOST = PRODUCT_BF16_TILE_MAX, FEW_MOST = 256, MANY_LEAST = 16 };
 enum { BYTES_ROTATED = 1 << 30, SAMPLES = 4096 };
 
 __attribute__((weak)) fathom_err cuda_check(struct cuda_backend *c, cudaError_t e, const char *call,
@@ -72,7 +74,7 @@ struct bench {
     bf16 *x;
     float *out[2];
     struct task *tasks;
-    int32_t *n_task;
+    int32_t *n_task; /* and the feed, two zeros */
     int32_t *rows;
     bool failed;
 };
@@ -84,17 +86,36 @@ struct shape {
     uint32_t n_expert; /* 0: plain */
 };
 
-/* rows: of all, or of an expert */
-static void run(struct bench *b, const struct shape *s, uint32_t rows, uint32_t matrix, bool many,
-                float *out)
+enum kernel { GENERIC, FEW, MANY, N_KERNEL };
+
+static bool takes(enum kernel k, const struct shape *s, uint32_t rows)
 {
-    const uint32_t tile = many         ? (uint32_t)PRODUCT_LARGE_TILE
-                          : rows <= 8  ? 8
-                          : rows <= 16 ? 16
-                          : rows <= 32 ? 32
-                                       : 64;
+    if (k == MANY) return rows >= MANY_LEAST;
+    return rows <= (uint32_t)(k == FEW && !s->n_expert ? FEW_MOST : GENERIC_MOST);
+}
+
+static uint32_t tile_of(enum kernel k, uint32_t rows)
+{
+    if (k == MANY) return PRODUCT_LARGE_TILE;
+    return rows <= 8 ? 8 : rows <= 16 ? 16 : rows <= 32 ? 32 : 64;
+}
+
+static void launch(struct bench *b, const struct shape *s, const struct product_args &a,
+                   enum kernel k, uint32_t tile, uint32_t n_tile)
+{
+    const uint32_t n_matrix = max(s->n_expert, 1u);
+    if (k == GENERIC) product_bf16(&b->c, a, tile, n_tile, s->name);
+    if (k == FEW) CUDA(product_few_bf16(a, tile, n_tile, n_matrix, b->c.limits, b->c.stream));
+    if (k == MANY) CUDA(product_bf16_sm90(a, n_tile, n_matrix, b->c.limits, b->c.stream));
+}
+
+/* Times kernel k; its last product is of matrix 0. rows: of all, or of an expert */
+static void run(struct bench *b, const struct shape *s, uint32_t rows, enum kernel k, float *out)
+{
+    static const char *const names[N_KERNEL] = {"generic", "few", "many"};
+    const uint32_t tile = tile_of(k, rows);
     struct product_args a = {};
-    a.w = b->w + (size_t)matrix * s->n * s->k;
+    a.w = b->w;
     a.n = s->n;
     a.k = s->k;
     a.h = b->x;
@@ -116,41 +137,32 @@ static void run(struct bench *b, const struct shape *s, uint32_t rows, uint32_t 
         free(tasks);
         a.tasks = b->tasks;
         a.n_task = b->n_task;
+        a.feed = b->n_task + 1;
         a.rows = b->rows;
         a.in_divisor = 1;
         a.n_token = rows * s->n_expert;
         n_tile = (uint32_t)n;
     }
-    const uint32_t n_repeat = out == b->out[0] ? REPEAT : 1;
     const uint32_t turn = s->n_expert ? 1 : max(1u, (uint32_t)(BYTES_ROTATED / a.w_stride));
     cudaEvent_t from, to;
     CUDA(cudaEventCreate(&from));
     CUDA(cudaEventCreate(&to));
-    for (uint32_t i = 0; i < n_repeat + 2; i++) {
-        if (i == 2 && n_repeat > 1) CUDA(cudaEventRecord(from, b->c.stream));
-        if (n_repeat > 1) a.w = b->w + (size_t)(i % turn) * s->n * s->k;
-        if (i + 1 == n_repeat + 2) a.w = b->w + (size_t)matrix * s->n * s->k;
-        if (many) {
-            cuda_check(NULL,
-                       product_bf16_sm90(a, n_tile, max(s->n_expert, 1u), b->c.limits, b->c.stream),
-                       "product_bf16_sm90", s->name);
-        } else {
-            product_bf16(&b->c, a, tile, n_tile, s->name);
-        }
+    for (uint32_t i = REPEAT + 2; i-- > 0;) {
+        if (i == REPEAT - 1) CUDA(cudaEventRecord(from, b->c.stream));
+        a.w = b->w + (size_t)(i % turn) * s->n * s->k;
+        launch(b, s, a, k, tile, n_tile);
     }
-    if (n_repeat > 1) CUDA(cudaEventRecord(to, b->c.stream));
+    CUDA(cudaEventRecord(to, b->c.stream));
     CUDA(cudaStreamSynchronize(b->c.stream));
-    if (n_repeat > 1) {
-        float ms;
-        CUDA(cudaEventElapsedTime(&ms, from, to));
-        const double us = ms * 1e3 / n_repeat, tok = (double)a.n_token;
-        const double bytes =
-            (double)max(s->n_expert, 1u) * s->n * s->k * 2 + tok * (s->k * 2 + s->n * 4.0);
-        const double flops = 2.0 * tok * s->n * s->k;
-        printf("%-10s %6u x %-6u rows %5u %s %9.1f us  %5.2f TB/s %6.1f TFLOP/s  of floor %.2f\n",
-               s->name, s->n, s->k, rows, many ? "many" : "few ", us, bytes / us * 1e-6,
-               flops / us * 1e-6, fmax(bytes / PEAK_TBS, flops / PEAK_TFLOPS) * 1e-6 / us);
-    }
+    float ms;
+    CUDA(cudaEventElapsedTime(&ms, from, to));
+    const double us = ms * 1e3 / REPEAT, tok = (double)a.n_token;
+    const double bytes =
+        (double)max(s->n_expert, 1u) * s->n * s->k * 2 + tok * (s->k * 2 + s->n * 4.0);
+    const double flops = 2.0 * tok * s->n * s->k;
+    printf("%-12s %6u x %-6u rows %5u %-7s %9.1f us  %5.2f TB/s %6.1f TFLOP/s  of floor %.2f\n",
+           s->name, s->n, s->k, rows, names[k], us, bytes / us * 1e-6, flops / us * 1e-6,
+           fmax(bytes / PEAK_TBS, flops / PEAK_TFLOPS) * 1e-6 / us);
     CUDA(cudaEventDestroy(from));
     CUDA(cudaEventDestroy(to));
 }
@@ -178,13 +190,13 @@ static void prepare(struct bench *b)
     CUDA(cudaGetDeviceProperties(&p, 0));
     b->c.properties = p;
     b->c.sm90 = b->c.fast = true;
-    b->c.limits.n_sm = (uint32_t)p.multiProcessorCount;
     CUDA(cudaStreamCreate(&b->c.stream));
     CUDA(cudaMalloc(&b->w, n_w));
     CUDA(cudaMalloc(&b->x, n_x));
     for (int i = 0; i < 2; i++) CUDA(cudaMalloc(&b->out[i], (size_t)2 << 30));
     CUDA(cudaMalloc(&b->tasks, 1 << 20));
-    CUDA(cudaMalloc(&b->n_task, 4));
+    CUDA(cudaMalloc(&b->n_task, 3 * sizeof(int32_t)));
+    CUDA(cudaMemset(b->n_task, 0, 3 * sizeof(int32_t)));
     CUDA(cudaMalloc(&b->rows, 4 << 20));
     CUDA(cudaMalloc(&b->counts, sizeof *b->counts));
     int32_t *rows = (int32_t *)malloc(4 << 20);
@@ -195,6 +207,8 @@ static void prepare(struct bench *b)
     fill_kernel<<<4096, 256>>>(b->x, n_x / 2, 2);
     CUDA(cudaDeviceSynchronize());
     CUDA(product_bf16_sm90_init());
+    CUDA(product_few_init(&b->c.limits));
+    b->c.limits.n_sm = (uint32_t)p.multiProcessorCount;
     cuda_check(NULL, product_bf16_init(&b->c) ? cudaErrorUnknown : cudaSuccess, "init", "bench");
 }
 
@@ -202,24 +216,26 @@ int main(void)
 {
     static struct bench b;
     static const struct shape shapes[] = {
-        {"front", 2112, 7168, 0},         {"q_b", 24576, 1536, 0},   {"o", 7168, 16384, 0},
-        {"gate, up", 36864, 7168, 0},     {"down", 7168, 18432, 0},  {"experts up", 4096, 7168, 64},
-        {"experts down", 7168, 2048, 64}, {"head", 129280, 7168, 0},
+        {"front", 2112, 7168, 0},       {"slice front", 2240, 7168, 0},
+        {"slice q_b", 3072, 1536, 0},   {"q_b", 24576, 1536, 0},
+        {"slice o", 7168, 2048, 0},     {"o", 7168, 16384, 0},
+        {"gate, up", 36864, 7168, 0},   {"down", 7168, 18432, 0},
+        {"experts up", 4096, 7168, 64}, {"experts down", 7168, 2048, 64},
+        {"head", 129280, 7168, 0},
     };
-    static const uint32_t plain_rows[] = {1, 8, 33, 64, 512, 4096};
+    static const uint32_t plain_rows[] = {1, 8, 33, 64, 128, 256, 512, 1024, 4096};
     static const uint32_t expert_rows[] = {1, 4, 16, 32, 64, 256};
     prepare(&b);
     for (const struct shape &s : shapes) {
-        for (int i = 0; i < 6; i++) {
+        for (int i = 0; i < (s.n_expert ? 6 : 9); i++) {
             const uint32_t rows = s.n_expert ? expert_rows[i] : plain_rows[i];
-            if (rows <= FEW) run(&b, &s, rows, 0, false, b.out[0]);
-            if (rows >= BOTH && rows <= FEW) run(&b, &s, rows, 0, true, b.out[0]);
-            if (rows >= BOTH && rows <= FEW)
-                run(&b, &s, rows, 0, false, b.out[1]);
-            else if (rows >= 8)
-                run(&b, &s, rows, 0, true, rows < FEW ? b.out[1] : b.out[0]);
-            if (rows > FEW) run(&b, &s, rows, 0, false, b.out[1]);
-            if (rows >= 8) check(&b, &s, rows);
+            bool first = true;
+            for (int k = 0; k < N_KERNEL; k++) {
+                if (!takes((enum kernel)k, &s, rows)) continue;
+                run(&b, &s, rows, (enum kernel)k, b.out[!first]);
+                if (!first) check(&b, &s, rows);
+                first = false;
+            }
         }
     }
     return b.failed;

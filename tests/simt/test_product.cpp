@@ -215,7 +215,6 @@ void list_inputs(problem &p, product_args &a, listed &to)
     a.q = q;
     a.q_scale = to.scale.data();
     a.in_listed = true;
-    a.feed = p.feed;
 }
 
 /* What U4 weights take: sums of groups of inputs, times 2^-9 and their scales. */
@@ -240,6 +239,7 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
     a.tasks = p.a.tasks;
     a.n_task = p.a.n_task;
     a.rows = p.a.rows;
+    a.feed = p.feed;
     listed in_list;
     if (which == MANY_LISTED || which == WIDE) list_inputs(p, a, in_list);
     const std::vector<float> sums = sums_of_inputs(a, a.in_listed ? a.n_token : p.n_in);

@@ -1,6 +1,6 @@
-/* test_product_bf16.cpp - products of few rows of BF16 weights on the simulated GPU, plain and of
- * experts: in clusters or not, with a block a tile or walking, they give the bits of the portable
- * kernel and write nothing else */
+/* test_product_bf16.cpp - products of BF16 weights on the simulated GPU, plain and of experts: of few
+ * rows, in clusters or not, with a block a tile or walking, and of many, in tiles of each width,
+ * they give the bits of the portable kernel and write nothing else */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,6 +13,7 @@ extern "C" {
 }
 
 #include "backend/cuda/common.cuh"
+#include "backend/cuda/sm90/product_bf16.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
 #include "simt/product_tasks.h"
 #include "simt/simt_fault.h"
@@ -40,7 +41,7 @@ struct problem {
     std::vector<uint64_t> weights, inputs;
     std::vector<task> tasks;
     std::vector<int32_t> rows;
-    int32_t n_task;
+    int32_t n_task, feed[2];
     product_args a;
 };
 
@@ -69,18 +70,23 @@ std::vector<float> run(problem &p, uint32_t tile, const sm90_limits *limits)
         mapped ? map_rows(p, EXPERTS, tile, in_turn) : ceil_div(p.a.n_token, tile);
     product_args a = p.a;
     a.out = out.data();
+    a.feed = p.feed;
+    p.feed[0] = p.feed[1] = 0;
     c.properties.sharedMemPerBlockOptin = 227 << 10;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&c.stream, cudaStreamNonBlocking), cudaSuccess);
     if (limits) {
-        assert_int_equal(
-            product_few_bf16(a, tile, n_tile, mapped ? EXPERTS : 1, *limits, c.stream),
-            cudaSuccess);
+        const uint32_t n_matrix = mapped ? EXPERTS : 1;
+        assert_int_equal(tile == PRODUCT_LARGE_TILE
+                             ? product_bf16_sm90(a, n_tile, n_matrix, *limits, c.stream)
+                             : product_few_bf16(a, tile, n_tile, n_matrix, *limits, c.stream),
+                         cudaSuccess);
     } else {
         assert_int_equal(product_bf16_init(&c), FATHOM_OK);
         assert_int_equal(product_bf16(&c, a, tile, n_tile, "bf16"), FATHOM_OK);
     }
     assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
+    assert_true(p.feed[0] == 0 && p.feed[1] == 0);
     assert_int_equal(cudaStreamDestroy(c.stream), cudaSuccess);
     return out;
 }
@@ -97,7 +103,8 @@ void check_sums(const product_args &a, const std::vector<float> &got)
                 continue;
             }
             const bf16 *w = (const bf16 *)a.w + ((size_t)expert * a.n + col) * a.k;
-            const bf16 *x = a.h + (size_t)(r / (a.in_divisor ? a.in_divisor : 1)) * a.k;
+            const uint32_t row = a.in_rows ? (uint32_t)a.in_rows[r] : r / max(a.in_divisor, 1u);
+            const bf16 *x = a.h + (size_t)row * a.k;
             double sum = 0.0;
             for (uint32_t i = 0; i < a.k; i++)
                 sum += (double)__bfloat162float(w[i]) * (double)__bfloat162float(x[i]);
@@ -129,6 +136,27 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor)
     }
 }
 
+/* Rows one after the other, and from the last to the first. */
+void check_many(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor)
+{
+    problem p;
+    std::vector<int32_t> turned(n_row);
+    make(p, n_row, n, k, in_divisor);
+    for (uint32_t r = 0; r < n_row; r++) turned[r] = (int32_t)(n_row - 1 - r);
+    assert_int_equal(product_bf16_sm90_init(), cudaSuccess);
+    for (const int32_t *in_rows : {(const int32_t *)NULL, (const int32_t *)turned.data()}) {
+        if (in_rows && in_divisor) continue;
+        p.a.in_rows = in_rows;
+        const std::vector<float> want = run(p, 64, NULL);
+        check_sums(p.a, want);
+        for (uint32_t n_sm : {1u, 6u}) {
+            sm90_limits limits = {};
+            limits.n_sm = n_sm;
+            assert_true(run(p, PRODUCT_LARGE_TILE, &limits) == want);
+        }
+    }
+}
+
 void test_parts(void **)
 {
     check(5, 80, 3 * 64, 0);   /* one */
@@ -151,6 +179,14 @@ void test_mapped(void **)
     check(37, 64, 24 * 64, 9);
 }
 
+void test_many(void **)
+{
+    check_many(200, 264, 5 * 64, 0);  /* one part */
+    check_many(130, 184, 24 * 64, 0); /* eight; six multiprocessors: tiles of 96 outputs, one: 192 */
+    check_many(64, 184, 6 * 64, 0);   /* nothing for the second warpgroup */
+    check_many(300, 264, 5 * 64, 1);
+}
+
 } // namespace
 
 int main(void)
@@ -160,6 +196,7 @@ int main(void)
         cmocka_unit_test(test_parts),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_mapped),
+        cmocka_unit_test(test_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -169,7 +169,7 @@ struct problem {
     std::vector<int32_t> expert; /* of a row; EXPERTS: none */
     std::vector<task> tasks;
     std::vector<int32_t> rows;
-    int32_t n_task;
+    int32_t n_task, feed[2];
     std::vector<bf16> rounded; /* not empty: written instead of floats */
 };
 
@@ -216,6 +216,8 @@ std::vector<float> run(problem &p, bool mapped, uint32_t tile, const sm90_limits
                : ceil_div(p.a.n_token, tile);
     product_args a = p.a;
     a.out = out.data();
+    a.feed = p.feed;
+    p.feed[0] = p.feed[1] = 0;
     a.out_h = p.rounded.empty() ? NULL : p.rounded.data();
     c.properties.sharedMemPerBlockOptin = 227 << 10;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
@@ -231,6 +233,7 @@ std::vector<float> run(problem &p, bool mapped, uint32_t tile, const sm90_limits
     }
     assert_int_equal(cudaStreamSynchronize(c.stream), cudaSuccess);
     if (limits && mapped) handed_end();
+    assert_true(p.feed[0] == 0 && p.feed[1] == 0);
     assert_int_equal(cudaStreamDestroy(c.stream), cudaSuccess);
     return out;
 }

@@ -220,7 +220,7 @@ static fathom_err product_e2m1(struct cuda_backend *c, const struct product_args
  * them than wide matrices, whose tiles fill the device, have on sm90/product_bf16.cu. */
 static bool bf16_is_few(const struct cuda_backend *c, const struct product_args &a)
 {
-    enum { OUTPUTS_WIDE = 16384, ROWS_OF_WIDE = 32 };
+    enum { OUTPUTS_WIDE = 32768, ROWS_OF_WIDE = 32 };
     const uint32_t most = a.n >= OUTPUTS_WIDE ? (uint32_t)ROWS_OF_WIDE : (uint32_t)FEW_TOKENS_MAX;
     return c->sm90 && !a.pack.tile_bytes && !a.tiled && !a.in_rows && a.n_token <= most;
 }

@@ -71,8 +71,9 @@ struct product_args {
     size_t w_scale_step; /* floats */
     bool in_listed;      /* entry i of `rows` reads in[i], of n_token: product_fp8_sm90 alone */
     bool out_listed;     /* and writes out[i] */
-    int32_t *feed;       /* product_fp8_wide: zeros, by which blocks take what is next; in the end
-                          * zeros again */
+    int32_t *feed;       /* two zeros, by which blocks of product_fp8_wide, product_u4_sm90,
+                    * product_e2m1_sm90 and product_bf16_sm90 take tasks (sm90/feed.cuh); in the
+                    * end zeros again */
     const float *input_sums; /* U4: input_sum of [rows of inputs][k / group] */
     int known_task; /* the number of tasks, and the last one's expert, whatever is chosen; 0: it is
                      * not known */

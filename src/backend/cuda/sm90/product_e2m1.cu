@@ -41,6 +41,7 @@ template <int G> struct alignas(ALIGN_BYTES) e2m1_stages {
     uint8_t packed[N_STAGE][TILES][packed_bytes<G>()];
     uint64_t full[N_STAGE];
     uint64_t empty[N_STAGE];
+    struct feed feed; /* mapped; all warps read */
     static_assert(packed_bytes<G>() % PIECE_BYTES == 0, "pieces");
 };
 static_assert(sizeof(struct e2m1_stages<8>) <= SHARED_MAX, "shared memory of a block");
@@ -74,13 +75,15 @@ static __device__ __forceinline__ void load_tiles(const struct work &w, struct e
 template <enum form FORM, int G>
 static __device__ __forceinline__ void produce(const struct work &w, struct e2m1_stages<G> *s)
 {
-    const uint32_t n_row_tile = row_tile_count<FORM>(w);
     struct ring at = {0, 0};
-    struct cursor i = {0, 0};
+    struct run_walk runs = begin_runs<FORM>(w);
+    struct feed_source source = feed_begin();
+    struct run r;
     if (FORM == FORM_PLAIN && threadIdx.x >= WARP) return;
-    for (bool more = move_on<FORM>(w, i, block_cursor(w), n_row_tile); more;
-         more = move_on<FORM>(w, i, w.step, n_row_tile)) {
-        const struct run r = run_at<FORM>(w, i, n_row_tile);
+    feed_run<FORM>(w, &s->feed, source, runs);
+    for (;;) {
+        feed_run<FORM>(w, &s->feed, source, runs);
+        if (!next_run<FORM>(w, &s->feed, runs, r)) break;
         const struct task t = task_at<FORM>(w, r.row_tile);
         struct gather<GATHER_ROWS> g = {
         };
@@ -98,6 +101,7 @@ static __device__ __forceinline__ void produce(const struct work &w, struct e2m1
             }
         }
     }
+    if (FORM != FORM_PLAIN && threadIdx.x == 0) feed_end(w.a.feed);
 }
 
 /* ---- the consumers ---- */
@@ -221,12 +225,10 @@ template <enum form FORM, bool ROUNDS, int G>
 static __device__ __forceinline__ void consume(const struct work &w, struct e2m1_stages<G> *s,
                                                int group)
 {
-    const uint32_t n_row_tile = row_tile_count<FORM>(w);
     struct e2m1_walk u = begin_walk<G>(s, group);
-    struct cursor i = {0, 0};
-    for (bool more = move_on<FORM>(w, i, block_cursor(w), n_row_tile); more;
-         more = move_on<FORM>(w, i, w.step, n_row_tile)) {
-        const struct run r = run_at<FORM>(w, i, n_row_tile);
+    struct run_walk runs = begin_runs<FORM>(w);
+    struct run r;
+    while (next_run<FORM>(w, &s->feed, runs, r)) {
         const struct task t = task_at<FORM>(w, r.row_tile);
 #pragma unroll
         for (int j = 0; j < BM / WARP; j++) {
@@ -262,6 +264,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(smem_address(&s->full[i]), FORM == FORM_PLAIN ? 1 : 1 + GROUP_THREADS);
             mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
         }
+        feed_init(&s->feed, THREADS / WARP);
         mbarrier_init_fence();
         async_proxy_fence();
     }
@@ -302,7 +305,7 @@ cudaError_t product_e2m1_sm90(const struct product_args &a, uint32_t n_tile,
     ASSERT(a.pack.is_e2m1 && a.k % BK == 0 && a.n % 4 == 0 && a.out_stride % 4 == 0);
     ASSERT(a.h && a.w_scale && !a.in_rows && !a.in_listed && !a.out_q && limits.n_sm > 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.h % 16 == 0 && (uintptr_t)a.out % 16 == 0);
-    ASSERT(a.tasks ? a.in_divisor > 0 : a.out && !a.out_h);
+    ASSERT(a.tasks ? a.in_divisor > 0 && a.feed : a.out && !a.out_h);
     ASSERT((uint64_t)a.n_token * a.out_stride / 4 < UINT32_MAX);
     struct work w;
     uint32_t n_block;

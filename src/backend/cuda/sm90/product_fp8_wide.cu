@@ -11,6 +11,7 @@
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
 
 #include "backend/cuda/k_parts.h"
+#include "backend/cuda/sm90/feed.cuh"
 #include "backend/cuda/sm90/product_fp8_store.cuh"
 #include "backend/cuda/sm90/product_fp8_work.cuh"
 #include "backend/cuda/sm90/stage.cuh"
@@ -24,16 +25,6 @@ enum {
     ROUNDED_BYTES = WARP_ROWS * BN * (int)sizeof(bf16),
 };
 static_assert((int)WIDE_ROWS == 2 * OWN_BLOCKS * (int)GROUP_ROWS, "blocks of two warpgroups");
-
-/* Runs of tasks, which differ in length, go to whoever is free: block i begins with run i, and
- * takes the next one that nobody has. So blocks stay where the others are, and find weights in
- * L2. The thread that loads says what comes next, one run ahead, to the warps that multiply. */
-enum { FEED_SLOTS = 4 };
-struct feed {
-    uint64_t full[FEED_SLOTS];
-    uint64_t empty[FEED_SLOTS];
-    uint32_t run[FEED_SLOTS];
-};
 
 /* Shared memory of a block: what a warp needs to write a block's rows, and as many stages as that
  * leaves room for. */
@@ -56,73 +47,6 @@ static __device__ __forceinline__ int blocks_of(const struct task &t)
 {
     DCHECK(t.n > 0 && t.n <= WIDE_ROWS);
     return (t.n + GROUP_ROWS - 1) / GROUP_ROWS;
-}
-
-/* ---- the feed ---- */
-
-/* Whoever walks along a feed: slots are used in turn. */
-struct feed_ring {
-    uint32_t slot;
-    uint32_t parity;
-};
-
-static __device__ __forceinline__ void feed_init(struct feed *f)
-{
-    for (int i = 0; i < FEED_SLOTS; i++) {
-        mbarrier_init(smem_address(&f->full[i]), 1);
-        mbarrier_init(smem_address(&f->empty[i]), CONSUMER_WARPS);
-    }
-}
-
-static __device__ __forceinline__ void feed_advance(struct feed_ring &r)
-{
-    r.slot = (r.slot + 1) % FEED_SLOTS;
-    if (r.slot == 0) r.parity ^= 1;
-}
-
-/* By one thread */
-static __device__ __forceinline__ void feed_put(struct feed *f, struct feed_ring &r, uint32_t run)
-{
-    wait_phase(&f->empty[r.slot], r.parity ^ 1);
-    f->run[r.slot] = run;
-    mbarrier_arrive(smem_address(&f->full[r.slot]));
-    feed_advance(r);
-}
-
-/* By every warp that multiplies */
-static __device__ __forceinline__ uint32_t feed_get(struct feed *f, struct feed_ring &r,
-                                                    uint32_t lane)
-{
-    wait_phase(&f->full[r.slot], r.parity);
-    const uint32_t run = f->run[r.slot];
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(smem_address(&f->empty[r.slot]));
-    feed_advance(r);
-    return run;
-}
-
-/* The next run that no block has begun. */
-static __device__ __forceinline__ uint32_t feed_take(const struct work &w)
-{
-    return gridDim.x + (uint32_t)atomicAdd((int *)&w.a.feed[0], 1);
-}
-
-/* This block takes no more; the last one leaves zeros. */
-static __device__ __forceinline__ void feed_end(const struct work &w)
-{
-    if (atomicAdd((int *)&w.a.feed[1], 1) + 1 != (int)gridDim.x) return;
-    w.a.feed[0] = 0;
-    w.a.feed[1] = 0;
-}
-
-/* Run i of all tasks' */
-static __device__ __forceinline__ struct run task_run_at(const struct work &w, uint32_t i)
-{
-    struct run r;
-    r.row_tile = (int)(i / w.n_run_col);
-    r.col = i % w.n_run_col * w.run_cols;
-    r.col_end = min(r.col + w.run_cols, w.n_col_tile);
-    return r;
 }
 
 /* ---- the producer ---- */
@@ -155,12 +79,10 @@ static __device__ __forceinline__ void produce(const struct work &w, struct wide
     if (threadIdx.x != 0) return;
     const uint32_t n_run = row_tile_count<FORM_LISTED>(w) * w.n_run_col;
     struct ring at = {0, 0};
-    struct feed_ring put = {0, 0};
-    uint32_t run = blockIdx.x, next = run < n_run ? feed_take(w) : run;
-    feed_put(&s->feed, put, run);
+    struct feed_source source = feed_begin();
+    uint32_t run = feed_put_next(&s->feed, source, w.a.feed, n_run);
     while (run < n_run) {
-        feed_put(&s->feed, put, next);
-        const uint32_t after = next < n_run ? feed_take(w) : next;
+        const uint32_t next = feed_put_next(&s->feed, source, w.a.feed, n_run);
         const struct run r = task_run_at(w, run);
         const struct task t = task_at<FORM_LISTED>(w, r.row_tile);
         for (uint32_t col = r.col; col < r.col_end; col++) {
@@ -171,9 +93,8 @@ static __device__ __forceinline__ void produce(const struct work &w, struct wide
             }
         }
         run = next;
-        next = after;
     }
-    feed_end(w);
+    feed_end(w.a.feed);
 }
 
 /* ---- the consumers ---- */
@@ -415,7 +336,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(smem_address(&s->full[i]), 1);
             mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
         }
-        feed_init(&s->feed);
+        feed_init(&s->feed, CONSUMER_WARPS);
         mbarrier_init_fence();
         async_proxy_fence();
     }

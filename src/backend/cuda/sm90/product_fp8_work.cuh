@@ -4,6 +4,7 @@
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FP8_WORK_CUH
 
 #include "backend/cuda/k_parts.h"
+#include "backend/cuda/sm90/feed.cuh"
 #include "backend/cuda/sm90/stage.cuh"
 
 enum {
@@ -175,6 +176,61 @@ static __device__ __forceinline__ struct run run_at(const struct work &w, const 
     r.col = col * w.run_cols;
     r.col_end = min(r.col + w.run_cols, w.n_col_tile);
     return r;
+}
+
+/* Run i of all tasks' */
+static __device__ __forceinline__ struct run task_run_at(const struct work &w, uint32_t i)
+{
+    struct run r;
+    r.row_tile = (int)(i / w.n_run_col);
+    r.col = i % w.n_run_col * w.run_cols;
+    r.col_end = min(r.col + w.run_cols, w.n_col_tile);
+    return r;
+}
+
+/* A warp's way through a block's runs: plain ones are every gridDim.x-th, tasks' come by the
+ * feed. */
+struct run_walk {
+    uint32_t n_row_tile;
+    struct cursor at;
+    struct feed_ring fed;
+    bool begun;
+};
+
+template <enum form FORM>
+static __device__ __forceinline__ struct run_walk begin_runs(const struct work &w)
+{
+    struct run_walk walk = {};
+    walk.n_row_tile = row_tile_count<FORM>(w);
+    return walk;
+}
+
+/* r = the next run; false: there is none */
+template <enum form FORM>
+static __device__ __forceinline__ bool next_run(const struct work &w, struct feed *feed,
+                                                struct run_walk &walk, struct run &r)
+{
+    if (FORM == FORM_PLAIN) {
+        const struct cursor step = walk.begun ? w.step : block_cursor(w);
+        walk.begun = true;
+        if (!move_on<FORM>(w, walk.at, step, walk.n_row_tile)) return false;
+        r = run_at<FORM>(w, walk.at, walk.n_row_tile);
+        return true;
+    }
+    const uint32_t i = feed_get(feed, walk.fed, threadIdx.x % WARP);
+    if (i >= walk.n_row_tile * w.n_run_col) return false;
+    r = task_run_at(w, i);
+    return true;
+}
+
+/* Thread 0 of those that load, before next_run: one run ahead of them. */
+template <enum form FORM>
+static __device__ __forceinline__ void feed_run(const struct work &w, struct feed *feed,
+                                                struct feed_source &source,
+                                                const struct run_walk &walk)
+{
+    if (FORM == FORM_PLAIN || threadIdx.x != 0) return;
+    feed_put_next(feed, source, w.a.feed, walk.n_row_tile * w.n_run_col);
 }
 
 /* The rows of a row tile: a task's, or of a plain product in the same words. */

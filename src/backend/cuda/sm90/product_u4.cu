@@ -46,6 +46,7 @@ template <int G> struct alignas(ALIGN_BYTES) u4_stages {
     float in_sum[N_STAGE][G][BM]; /* mapped: likewise */
     uint64_t full[N_STAGE];
     uint64_t empty[N_STAGE];
+    struct feed feed; /* mapped; all warps read */
     uint64_t cleared;
     uint64_t spread;
     static_assert(packed_bytes<G>() % PIECE_BYTES == 0, "pieces");
@@ -106,13 +107,15 @@ static __device__ __forceinline__ uint32_t input_row(const struct work &w, const
 template <enum form FORM, enum output OUTPUT, int G>
 static __device__ __forceinline__ void produce(const struct work &w, struct u4_stages<G> *s)
 {
-    const uint32_t n_row_tile = row_tile_count<FORM>(w);
     const uint32_t place = scale_place(threadIdx.x);
     struct ring at = {0, 0};
-    struct cursor i = {0, 0};
-    for (bool more = move_on<FORM>(w, i, block_cursor(w), n_row_tile); more;
-         more = move_on<FORM>(w, i, w.step, n_row_tile)) {
-        const struct run r = run_at<FORM>(w, i, n_row_tile);
+    struct run_walk runs = begin_runs<FORM>(w);
+    struct feed_source source = feed_begin();
+    struct run r;
+    feed_run<FORM>(w, &s->feed, source, runs);
+    for (;;) {
+        feed_run<FORM>(w, &s->feed, source, runs);
+        if (!next_run<FORM>(w, &s->feed, runs, r)) break;
         const struct task t = task_at<FORM>(w, r.row_tile);
         const size_t first = (size_t)input_row<FORM>(w, t) * w.n_k_line;
         const float *scale = w.a.q_scale + first;
@@ -138,6 +141,7 @@ static __device__ __forceinline__ void produce(const struct work &w, struct u4_s
             }
         }
     }
+    if (FORM != FORM_PLAIN && threadIdx.x == 0) feed_end(w.a.feed);
 }
 
 /* ---- the consumers ---- */
@@ -419,12 +423,10 @@ static __device__ __forceinline__ void consume(const struct u4_work &work, struc
     struct u4_walk u = begin_walk<G>(s, group);
     const int mine =
         group * GROUP_ROWS + (int)(threadIdx.x / WARP % 4 * WARP_ROWS) + (int)u.x.lane % WARP_ROWS;
-    const uint32_t n_row_tile = row_tile_count<FORM>(w);
-    struct cursor i = {0, 0};
+    struct run_walk runs = begin_runs<FORM>(w);
+    struct run r;
     float total[64] = {}, k_part[64] = {};
-    for (bool more = move_on<FORM>(w, i, block_cursor(w), n_row_tile); more;
-         more = move_on<FORM>(w, i, w.step, n_row_tile)) {
-        const struct run r = run_at<FORM>(w, i, n_row_tile);
+    while (next_run<FORM>(w, &s->feed, runs, r)) {
         const struct task t = task_at<FORM>(w, r.row_tile);
         int out = -1;
         if (mine < t.n) out = t.first + mine;
@@ -461,6 +463,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(smem_address(&s->full[i]), 1 + GROUP_THREADS);
             mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
         }
+        feed_init(&s->feed, THREADS / WARP);
         mbarrier_init(smem_address(&s->cleared), CONSUMER_WARPS);
         mbarrier_init(smem_address(&s->spread), CONSUMER_WARPS);
         mbarrier_init_fence();
@@ -515,7 +518,7 @@ cudaError_t product_u4_sm90(const struct product_args &a, uint32_t n_tile,
 {
     ASSERT(a.k % BK == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && limits.n_sm > 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && (uintptr_t)a.out % 16 == 0);
-    ASSERT(product_u4_takes(a.pack) && (!a.tasks || (a.in_divisor > 0 && a.input_sums)));
+    ASSERT(product_u4_takes(a.pack) && (!a.tasks || (a.in_divisor > 0 && a.input_sums && a.feed)));
     struct u4_work u = {};
     uint32_t n_block;
     cudaError_t e = make_work(&u.w, &n_block, a, n_tile, limits.n_sm);

@@ -59,6 +59,7 @@ static __device__ __forceinline__ uint64_t wgmma_operand_turned(uint32_t address
 #define SUM_32(how, c, i) SUM_16(how, c, i), SUM_16(how, c, i + 16)
 #define SUM_48(how, c, i) SUM_32(how, c, i), SUM_16(how, c, i + 32)
 #define SUM_64(how, c, i) SUM_32(how, c, i), SUM_32(how, c, i + 32)
+#define SUM_96(how, c, i) SUM_64(how, c, i), SUM_32(how, c, i + 64)
 #define SUM_128(how, c, i) SUM_64(how, c, i), SUM_64(how, c, i + 64)
 #define NAMES_4 "%0,%1,%2,%3"
 #define NAMES_8 NAMES_4 ",%4,%5,%6,%7"
@@ -66,11 +67,12 @@ static __device__ __forceinline__ uint64_t wgmma_operand_turned(uint32_t address
 #define NAMES_32 NAMES_16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NAMES_48 NAMES_32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define NAMES_64 NAMES_48 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define NAMES_128                                                                                  \
+#define NAMES_96                                                                                   \
     NAMES_64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,"   \
-             "%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,"     \
-             "%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,"    \
-             "%119,%120,%121,%122,%123,%124,%125,%126,%127"
+             "%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_128                                                                                  \
+    NAMES_96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,"  \
+             "%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
 /* Products of 64 rows x n_col columns, K = 32 e4m3, n values a thread: c = a * b^T, c += a * b^T,
  * and the wait until every product committed has finished, after which c may be read. a_at and b_at
@@ -170,7 +172,9 @@ WGMMA_BF16(4, 8, 4, 5)
 WGMMA_BF16(8, 16, 8, 9)
 WGMMA_BF16(16, 32, 16, 17)
 WGMMA_BF16(32, 64, 32, 33)
+WGMMA_BF16(48, 96, 48, 49)
 WGMMA_BF16(64, 128, 64, 65)
+WGMMA_BF16(96, 192, 96, 97)
 WGMMA_BF16(128, 256, 128, 129)
 
 /* Products of 64 rows x n_col columns, K = 16 bf16, with a in registers as 4-byte pieces in the
@@ -204,24 +208,22 @@ static __device__ __forceinline__ void wgmma_bf16_add_turned(float (&c)[64], con
 }
 
 /* Until all products committed but the last LEFT groups have finished; c is read after that. */
-template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float (&c)[64])
-{
-    asm volatile("wgmma.wait_group.sync.aligned %64;" : SUM_64("+f", c, 0) : "n"(LEFT) : "memory");
-}
+#define WGMMA_WAIT_BUT(type, how, n)                                                               \
+    template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(type(&c)[n])         \
+    {                                                                                              \
+        asm volatile("wgmma.wait_group.sync.aligned %" #n ";"                                      \
+                     : SUM_##n(how, c, 0)                                                          \
+                     : "n"(LEFT)                                                                   \
+                     : "memory");                                                                  \
+    }
 
-template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(int (&c)[64])
-{
-    asm volatile("wgmma.wait_group.sync.aligned %64;" : SUM_64("+r", c, 0) : "n"(LEFT) : "memory");
-}
+WGMMA_WAIT_BUT(float, "+f", 48)
+WGMMA_WAIT_BUT(float, "+f", 64)
+WGMMA_WAIT_BUT(float, "+f", 96)
+WGMMA_WAIT_BUT(float, "+f", 128)
+WGMMA_WAIT_BUT(int, "+r", 64)
 
-template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float (&c)[128])
-{
-    asm volatile("wgmma.wait_group.sync.aligned %128;"
-                 : SUM_128("+f", c, 0)
-                 : "n"(LEFT)
-                 : "memory");
-}
-
+#undef WGMMA_WAIT_BUT
 #undef WGMMA_BF16_KEPT
 #undef WGMMA_BF16
 #undef WGMMA_E4M3_KEPT_BOTH
@@ -229,6 +231,7 @@ template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float 
 #undef WGMMA_E4M3
 #undef WGMMA_S8
 #undef NAMES_128
+#undef NAMES_96
 #undef NAMES_64
 #undef NAMES_48
 #undef NAMES_32
@@ -236,6 +239,7 @@ template <int LEFT> static __device__ __forceinline__ void wgmma_wait_but(float 
 #undef NAMES_8
 #undef NAMES_4
 #undef SUM_128
+#undef SUM_96
 #undef SUM_64
 #undef SUM_48
 #undef SUM_32
