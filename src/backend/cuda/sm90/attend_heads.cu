@@ -383,7 +383,8 @@ static __device__ __forceinline__ void consume(const struct attend_args &a, stru
 /* Block: 64 heads of a token, and a unit or all of its rows. The last tokens, which may see most,
  * come first. */
 template <enum kv_type TYPE, enum piece PIECE>
-__global__ void __launch_bounds__(THREADS, 1) attend_heads_kernel(const struct attend_args a)
+__global__ void __launch_bounds__(heads_block<TYPE>::THREADS, 1)
+    attend_heads_kernel(const struct attend_args a)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     SHARED_DYNAMIC(unsigned char, raw);
@@ -404,13 +405,13 @@ __global__ void __launch_bounds__(THREADS, 1) attend_heads_kernel(const struct a
     }
     const int n_old = old_groups(a, token);
     if (threadIdx.x < WARPGROUP) {
-        registers_raise<heads_registers<TYPE>::CONSUMER>();
+        registers_raise<heads_block<TYPE>::CONSUMER_REGISTERS>();
         consume<PIECE, 0>(a, sh, token, head0, rows.n_row, first, end, unit);
     } else if (threadIdx.x < CONSUMERS) {
-        registers_raise<heads_registers<TYPE>::CONSUMER>();
+        registers_raise<heads_block<TYPE>::CONSUMER_REGISTERS>();
         consume<PIECE, 1>(a, sh, token, head0, rows.n_row, first, end, unit);
     } else {
-        registers_lower<heads_registers<TYPE>::PRODUCER>();
+        registers_lower<heads_block<TYPE>::PRODUCER_REGISTERS>();
         if (TYPE == KV_TYPE_FP8)
             copy_fp8(a, rows, first, end, n_old, sh);
         else
@@ -430,17 +431,17 @@ static fathom_err run(struct cuda_backend *c, struct attend_args a, enum attend_
     const uint32_t halves = ceil_div(a.n_head, HEADS), bytes = sizeof(struct heads_shared);
     if (kind == ATTEND_PROMPT_ROWS) {
         return cuda_launch(c, what, attend_heads_kernel<TYPE, PIECE_WHOLE>, dim3(halves, n_token),
-                           THREADS, bytes, a);
+                           heads_block<TYPE>::THREADS, bytes, a);
     }
     const uint32_t n_unit = attend_heads_units(ceil_div(rows, GROUP));
     if (n_unit == 1 || n_token * halves > ATTEND_HEADS_UNIT_BLOCKS_MAX) {
         return cuda_launch(c, what, attend_heads_kernel<TYPE, PIECE_UNITS>, dim3(halves, n_token),
-                           THREADS, bytes, a);
+                           heads_block<TYPE>::THREADS, bytes, a);
     }
     ASSERT(n_token * n_unit <= c->part_rows); /* of part_out and part_stat */
     a.n_part = n_unit;
     TRY(cuda_launch(c, what, attend_heads_kernel<TYPE, PIECE_UNIT>, dim3(n_unit, n_token, halves),
-                    THREADS, bytes, a));
+                    heads_block<TYPE>::THREADS, bytes, a));
     return attend_combine(c, a, n_token);
 }
 

@@ -26,25 +26,31 @@ enum {
     WARPGROUP = 128,
     WARPGROUP_WARPS = WARPGROUP / WARP,
     CONSUMERS = 2 * WARPGROUP,
-    THREADS = CONSUMERS + WARPGROUP,
     TILE = 64, /* values: 128 bytes of bf16 */
     TILE_BYTES = 128 * GROUP,
     TILES = KV_ROW / TILE,
     HALF_TILES = 4,
     COLUMNS = HALF_TILES * TILE,
     ROPE_TILE = TILES - 1,
-    LAUNCH_REGISTERS = 168, /* of every thread, which the warpgroups share out anew */
+    FP8_WARP_ROWS = 8, /* that a warp copies of a group of an FP8 cache */
 };
 static_assert(TILES == 2 * HALF_TILES + 1 && 2 * COLUMNS == (int)KV_LATENT, "two halves, and one");
 static_assert(HEADS == 64 && GROUP == 64, "rows of a product, and of a tile");
 
-/* Registers of a thread that computes, and of one that copies; widening takes more of them. */
-template <enum kv_type TYPE> struct heads_registers {
-    static constexpr int CONSUMER = TYPE == KV_TYPE_FP8 ? 192 : 208;
-    static constexpr int PRODUCER = TYPE == KV_TYPE_FP8 ? 120 : 88;
-    static_assert(CONSUMERS * CONSUMER + WARPGROUP * PRODUCER <= THREADS * LAUNCH_REGISTERS,
+/* Threads of a block, and their registers, which the warpgroups share out anew. Rows of an FP8
+ * cache are widened as soon as a half of a group is free, while others wait for it: by two. */
+template <enum kv_type TYPE> struct heads_block {
+    static constexpr int PRODUCERS = TYPE == KV_TYPE_FP8 ? 2 * WARPGROUP : WARPGROUP;
+    static constexpr int THREADS = CONSUMERS + PRODUCERS;
+    static constexpr int LAUNCH_REGISTERS = (64 << 10) / THREADS / 8 * 8;
+    static constexpr int CONSUMER_REGISTERS = TYPE == KV_TYPE_FP8 ? 192 : 208;
+    static constexpr int PRODUCER_REGISTERS = TYPE == KV_TYPE_FP8 ? 64 : 88;
+    static_assert(CONSUMERS * CONSUMER_REGISTERS + PRODUCERS * PRODUCER_REGISTERS <=
+                      THREADS * LAUNCH_REGISTERS,
                   "a warpgroup waits for registers that others give back");
 };
+static_assert(heads_block<KV_TYPE_FP8>::PRODUCERS / (int)WARP * FP8_WARP_ROWS == GROUP,
+              "a warp for every row");
 
 struct heads_shared {
     unsigned char query[TILES][TILE_BYTES];
@@ -83,8 +89,9 @@ static __device__ __forceinline__ void barriers_init(struct heads_shared *sh)
 {
     if (threadIdx.x == 0) {
         for (int i = 0; i < 4; i++) {
-            const int twice = TYPE == KV_TYPE_FP8 && i / 2 != i % 2;
-            mbarrier_init(smem_address(&sh->full[i / 2][i % 2]), twice ? CONSUMERS : WARPGROUP);
+            const int twice = TYPE == KV_TYPE_FP8 && i / 2 != i % 2 ? 2 : 1;
+            mbarrier_init(smem_address(&sh->full[i / 2][i % 2]),
+                          twice * heads_block<TYPE>::PRODUCERS);
             mbarrier_init(smem_address(&sh->empty[i / 2][i % 2]), WARPGROUP_WARPS);
         }
         mbarrier_init(smem_address(&sh->query_here), 2 * WARPGROUP_WARPS);
@@ -120,11 +127,12 @@ static __device__ __forceinline__ struct heads_rows heads_rows_of(const struct a
     return r;
 }
 
-/* Slot of row 16 w + l of a group, in lanes l and l + 16 of warp w of the copying ones; past the
- * end that of the last row. */
+/* Slot of row ROWS w + l % ROWS of a group, in lane l of warp w of the copying ones; past the end
+ * that of the last row. */
+template <int ROWS>
 static __device__ __forceinline__ int own_slot(const struct heads_rows &r, int group)
 {
-    const int own = (int)threadIdx.x / WARP % WARPGROUP_WARPS * 16 + (int)threadIdx.x % 16;
+    const int own = (int)threadIdx.x / WARP % (GROUP / ROWS) * ROWS + (int)threadIdx.x % ROWS;
     const int row = min(group * GROUP + own, r.n_row - 1);
     if (!r.is_pages) return r.entries[row];
     return kv_slot(r.entries, row);
@@ -171,10 +179,10 @@ static __device__ __forceinline__ void copy_bf16(const struct attend_args &a,
                                                  const struct heads_rows &r, int first, int end,
                                                  int n_old, struct heads_shared *sh)
 {
-    int slots[2] = {own_slot(r, first), own_slot(r, first + 1)};
+    int slots[2] = {own_slot<16>(r, first), own_slot<16>(r, first + 1)};
     for (int k = first, parity = 0; k < end; k += 2, parity ^= 1) {
         if (k + 2 > n_old) dependency_wait();
-        const int next[2] = {own_slot(r, k + 2), own_slot(r, k + 3)};
+        const int next[2] = {own_slot<16>(r, k + 2), own_slot<16>(r, k + 3)};
         copy_half(a, slots[0], 0, 0, parity, sh);
         copy_half(a, slots[1], 1, 1, parity, sh);
         copy_half(a, slots[0], 0, 1, parity, sh);
@@ -186,66 +194,72 @@ static __device__ __forceinline__ void copy_bf16(const struct attend_args &a,
 
 /* ---- the same for an FP8 cache, whose rows are widened on the way ---- */
 
-/* Two codes times a scale as bf16: exact, since scales are powers of two */
-static __device__ __forceinline__ uint32_t widen_pair(uint32_t pair, float scale)
+/* What codes are multiplied by behind 2^100 (widen_pair): their scale times 2^20, twice */
+static __device__ __forceinline__ uint32_t widen_factor(float scale)
 {
-    const float2 v = e4m3x2_to_float2((uint16_t)pair);
-    return pack_bf16(v.x * scale, v.y * scale);
+    return pack_bf16(scale * 0x1p20f, scale * 0x1p20f);
 }
 
-/* What a thread has on its way of one half: 64 bytes of rows 8 i + l / 4 are four lanes' */
+/* Two codes, which `pick` names, times a scale as bf16: exact, since scales are powers of two. The
+ * bits of a code where a bf16 has sign, exponent and mantissa are 2^-120 times its value, also of
+ * those that are subnormal there. Not-a-number has the bits of 480. */
+static __device__ __forceinline__ uint32_t widen_pair(uint32_t codes, uint32_t pick,
+                                                      uint32_t factor)
+{
+    const uint32_t two_to_100 = 0x71807180;
+    const uint32_t bits = permute_bytes(codes, codes, pick) << 4 & 0x87f087f0;
+    return mul_bf16x2(mul_bf16x2(bits, two_to_100), factor);
+}
+
+/* What a thread has on its way of one half: 64 bytes of row l / 4 of the warp's are four lanes' */
 struct half_codes {
-    uint4 codes[2][HALF_TILES];
-    float2 scales[2];
+    uint4 codes[HALF_TILES];
+    float2 scales;
 };
 
 static __device__ __forceinline__ void read_half(const struct attend_args &a, int slot, int half,
                                                  struct half_codes &c)
 {
     const int lane = (int)threadIdx.x % WARP;
+    const char *row = row_at(a.kv, shfl(slot, lane / 4), KV_ROW_BYTES_FP8);
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const char *row = row_at(a.kv, shfl(slot, i * 8 + lane / 4), KV_ROW_BYTES_FP8);
-#pragma unroll
-        for (int tile = 0; tile < HALF_TILES; tile++)
-            c.codes[i][tile] = load_stream(row + half * COLUMNS + tile * TILE + lane % 4 * 16);
-        c.scales[i] = *(const float2 *)(row + KV_FP8_SCALES_OFFSET + half * 8);
-    }
+    for (int tile = 0; tile < HALF_TILES; tile++)
+        c.codes[tile] = load_stream(row + half * COLUMNS + tile * TILE + lane % 4 * 16);
+    c.scales = *(const float2 *)(row + KV_FP8_SCALES_OFFSET + half * 8);
 }
 
 static __device__ __forceinline__ void store_half(const struct attend_args &a, int slot, int place,
                                                   int half, int parity, const struct half_codes &c,
                                                   struct heads_shared *sh)
 {
-    const int warp = (int)threadIdx.x / WARP % WARPGROUP_WARPS, lane = (int)threadIdx.x % WARP;
+    /* of permute_bytes: bytes 0 and 1, 2 and 3, each below its sign */
+    const uint32_t first = 0x9180, second = 0xb3a2;
+    const int lane = (int)threadIdx.x % WARP;
+    const int row0 = (int)threadIdx.x / WARP % (GROUP / FP8_WARP_ROWS) * FP8_WARP_ROWS;
     wait_for(&sh->empty[place][half], parity ^ 1);
     if (half != place) { /* rotary keys */
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int row = i * 4 + lane / 8, piece = lane % 8;
-            cp_async_16(
-                smem_address(sh->rows[place][ROPE_TILE]) + tile_place(warp * 16 + row, piece),
-                row_at(a.kv, shfl(slot, row), KV_ROW_BYTES_FP8) + KV_FP8_ROPE_OFFSET + piece * 16,
-                true);
+        for (int i = 0; i < FP8_WARP_ROWS; i += 4) {
+            const int row = i + lane / 8, piece = lane % 8;
+            cp_async_16(smem_address(sh->rows[place][ROPE_TILE]) + tile_place(row0 + row, piece),
+                        row_at(a.kv, shfl(slot, row), KV_ROW_BYTES_FP8) + KV_FP8_ROPE_OFFSET +
+                            piece * 16,
+                        true);
         }
         mbarrier_arrive_cp_async(smem_address(&sh->full[place][half]));
     }
+    const uint32_t factors[2] = {widen_factor(c.scales.x), widen_factor(c.scales.y)};
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const int row = warp * 16 + i * 8 + lane / 4;
+    for (int tile = 0; tile < HALF_TILES; tile++) {
+        const uint4 w = c.codes[tile];
+        const uint32_t words[4] = {w.x, w.y, w.z, w.w}, factor = factors[tile / 2];
+        unsigned char *to = sh->rows[place][half * HALF_TILES + tile];
 #pragma unroll
-        for (int tile = 0; tile < HALF_TILES; tile++) {
-            const uint4 w = c.codes[i][tile];
-            const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-            const float scale = tile < 2 ? c.scales[i].x : c.scales[i].y;
-            unsigned char *to = sh->rows[place][half * HALF_TILES + tile];
-#pragma unroll
-            for (int j = 0; j < 2; j++) {
-                const uint32_t lo = words[2 * j], hi = words[2 * j + 1];
-                *(uint4 *)(to + tile_place(row, lane % 4 * 2 + j)) =
-                    make_uint4(widen_pair(lo, scale), widen_pair(lo >> 16, scale),
-                               widen_pair(hi, scale), widen_pair(hi >> 16, scale));
-            }
+        for (int j = 0; j < 2; j++) {
+            const uint32_t lo = words[2 * j], hi = words[2 * j + 1];
+            *(uint4 *)(to + tile_place(row0 + lane / 4, lane % 4 * 2 + j)) =
+                make_uint4(widen_pair(lo, first, factor), widen_pair(lo, second, factor),
+                           widen_pair(hi, first, factor), widen_pair(hi, second, factor));
         }
     }
     async_proxy_fence();
@@ -256,12 +270,13 @@ static __device__ __forceinline__ void copy_fp8(const struct attend_args &a,
                                                 const struct heads_rows &r, int first, int end,
                                                 int n_old, struct heads_shared *sh)
 {
-    int slots[2] = {own_slot(r, first), own_slot(r, first + 1)};
+    enum { ROWS = FP8_WARP_ROWS };
+    int slots[2] = {own_slot<ROWS>(r, first), own_slot<ROWS>(r, first + 1)};
     struct half_codes x, y;
     if (first + 4 > n_old) dependency_wait();
     read_half(a, slots[0], 0, x);
     for (int k = first, parity = 0; k < end; k += 2, parity ^= 1) {
-        const int next[2] = {own_slot(r, k + 2), own_slot(r, k + 3)};
+        const int next[2] = {own_slot<ROWS>(r, k + 2), own_slot<ROWS>(r, k + 3)};
         read_half(a, slots[1], 1, y);
         store_half(a, slots[0], 0, 0, parity, x, sh);
         read_half(a, slots[0], 1, x);
