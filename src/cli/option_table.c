@@ -106,8 +106,8 @@ const struct option option_table[] = {
     {"config", NULL, "FILE", NULL,
      "options from a file: YAML, or JSON when its name ends in .json; keys are names without "
      "dashes; the command line holds over it",
-     .kind = OPTION_TEXT, .group = GROUP_MODEL, .commands = MODEL | SCORED, .field = FIELD(config),
-     USE},
+     .kind = OPTION_TEXT, .group = GROUP_MODEL, .commands = MODEL | SCORED | ON(ROUTER),
+     .field = FIELD(config), USE},
 
     /* ---- memory and scheduling ---- */
     {"max-model-len", NULL, "N", "0",

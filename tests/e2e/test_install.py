@@ -101,8 +101,8 @@ class Install(unittest.TestCase):
 
     @needs("systemd-analyze")
     def test_the_units_are_what_systemd_understands(self):
-        units = [self.at("lib/systemd/system", name) for name in ("fathom.service",
-                                                                  "fathom.socket")]
+        units = [self.at("lib/systemd/system", name)
+                 for name in ("fathom.service", "fathom.socket", "fathom-router.service")]
         os.makedirs(units[0] + ".d", exist_ok=True)  # what fathom-cuda brings besides
         shutil.copy(os.path.join(ROOT, "deploy/systemd/cuda.conf"), units[0] + ".d")
         done = subprocess.run(["systemd-analyze", "verify", "--man=no", *units], text=True,
@@ -112,22 +112,45 @@ class Install(unittest.TestCase):
         shutil.rmtree(units[0] + ".d")
 
     @needs("systemd-analyze")
-    def test_the_service_can_do_little(self):
+    def test_the_services_can_do_little(self):
         done = subprocess.run(["systemd-analyze", "security", "--offline=true", "--threshold=15",
-                               self.at("lib/systemd/system/fathom.service")], text=True,
+                               self.at("lib/systemd/system/fathom.service"),
+                               self.at("lib/systemd/system/fathom-router.service")], text=True,
                               capture_output=True, check=False)
         if "unrecognized option" in done.stderr:
             self.skipTest("this systemd-analyze does not look at files")
         self.assertEqual(done.returncode, 0, done.stdout[-2000:])
 
-    @needs("systemd-analyze", "strace")
-    def test_the_server_calls_the_system_for_nothing_that_the_unit_forbids(self):
-        with open(self.at("lib/systemd/system/fathom.service"), encoding="utf-8") as f:
+    def allowed_calls(self, unit):
+        with open(self.at("lib/systemd/system", unit), encoding="utf-8") as f:
             rules = re.findall(r"^SystemCallFilter=(.*)$", f.read(), re.M)
         allowed = set()
         for rule in rules:
             calls = set().union(*(system_calls(word) for word in rule.lstrip("~").split()))
             allowed = allowed - calls if rule.startswith("~") else allowed | calls
+        return allowed
+
+    @needs("systemd-analyze", "strace")
+    def test_a_router_with_its_units_options_does_nothing_that_the_unit_forbids(self):
+        options = os.path.join(ROOT, "deploy/systemd/router.yaml")
+        with tempfile.NamedTemporaryFile("r") as log:
+            router = subprocess.Popen(["strace", "-D", "-f", "-qq", "-o", log.name, FATHOM, "router",
+                                       "--config", options, "--port", "0"], text=True,
+                                      stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            said = [next(router.stdout) for _ in range(3)]
+            self.assertEqual(said[0].split(), ["servers", "http://127.0.0.1:8000"])
+            at = re.search(r"http://\S+:\d+", said[2]).group()
+            # no server may be up: what is looked at is that it answers
+            subprocess.run([FATHOM, "health", at], capture_output=True, check=False)
+            router.terminate()
+            router.communicate(timeout=HANG_S)
+            self.assertEqual(router.returncode, 0)
+            used = set(re.findall(r"^\d+ +([a-z]\w*)\(", log.read(), re.M))
+        self.assertIn("epoll_wait", used)
+        self.assertEqual(used - self.allowed_calls("fathom-router.service"), set())
+
+    @needs("systemd-analyze", "strace")
+    def test_the_server_calls_the_system_for_nothing_that_the_unit_forbids(self):
         with tempfile.NamedTemporaryFile("r") as log:
             traced = Server.path
             with tempfile.NamedTemporaryFile("w", suffix=".sh", delete=False) as wrapper:
@@ -144,7 +167,7 @@ class Install(unittest.TestCase):
                 os.unlink(wrapper.name)
             used = set(re.findall(r"^\d+ +([a-z]\w*)\(", log.read(), re.M))
         self.assertIn("epoll_wait", used)
-        self.assertEqual(used - allowed, set())
+        self.assertEqual(used - self.allowed_calls("fathom.service"), set())
 
     @needs("cc", "pkg-config")
     def test_a_program_is_built_with_the_library_that_is_installed(self):
@@ -190,6 +213,7 @@ class Install(unittest.TestCase):
             names = out("dpkg-deb", "-c", files[0])
             for name in ("usr/bin/fathom", "lib/systemd/system/fathom.service",
                          "lib/sysusers.d/fathom.conf", "etc/fathom/serve.yaml",
+                         "lib/systemd/system/fathom-router.service", "etc/fathom/router.yaml",
                          "man1/fathom-serve.1.gz", "bash-completion/completions/fathom"):
                 self.assertIn(name, names)
             self.assertIn("libjansson4", out("dpkg-deb", "-f", files[0], "Depends"))
