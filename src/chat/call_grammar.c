@@ -23,6 +23,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "chat/chat_int.h"
+#include "chat/parser_int.h"
 #include "grammar/schema.h"
 
 #define TAG_PARAMETER_END "</" CHAT_DSML "parameter>"
@@ -40,6 +41,24 @@ struct writer {
     struct grammar_builder *b;
     fathom_diag *d;
 };
+
+/* What ends a name where it is read again, and how a message calls it. */
+struct name_ends {
+    const char *bytes, *words;
+};
+
+static const struct name_ends v32_ends = {"\"", "quote"};
+
+static fathom_err check_name(struct writer *w, const char *path, const char *name,
+                             const struct name_ends *ends)
+{
+    const size_t n = strcspn(name, ends->bytes);
+    if (!name[n] && n <= PARSER_NAME_MAX) return FATHOM_OK;
+    FAIL(w->d, FATHOM_EUNSUPPORTED,
+         "%s: \"%.60s\" is no name that a call of this model can hold: needed is one without %s, "
+         "of at most %d bytes",
+         path, name, ends->words, PARSER_NAME_MAX);
+}
 
 static uint32_t markup(struct writer *w, uint32_t from, const char *text)
 {
@@ -198,8 +217,9 @@ static fathom_err put_parameter(struct writer *w, struct schema_compiler *c, uin
     uint32_t at = text(w, markup(w, from, "<" CHAT_DSML "parameter name=\""), m->name);
     struct value v = {w, text(w, at, "\" string=\""), grammar_add_state(w->b)};
     size_t mark = schema_enter(c, "properties");
+    fathom_err err = check_name(w, buf_str(&c->path), m->name, &v32_ends);
     (void)schema_enter(c, m->name);
-    fathom_err err = schema_flat_merge(c, &f, m->schema);
+    if (!err) err = schema_flat_merge(c, &f, m->schema);
     if (!err) err = schema_flat_each(c, &f, put_raw, &v);
     if (!err) err = schema_flat_each(c, &f, put_plain, &v);
     if (!err) schema_leave(c, mark);
@@ -370,8 +390,12 @@ static fathom_err put_call_v32(struct writer *w, uint32_t from, const struct too
 struct block {
     const char *lead, *open, *between, *close;
     const char *begins[2]; /* what text before it does not hold */
+    const struct name_ends *ends;
     fathom_err (*put_call)(struct writer *w, uint32_t from, const struct tool *t, uint32_t *to);
 };
+
+static const struct name_ends v3_ends = {"\n`{<", "line break, `, { and <"};
+static const struct name_ends other_ends = {"<", "<"};
 
 static const struct block blocks[CHAT_ENCODING_COUNT] = {
     [CHAT_ENCODING_V3] = {"",
@@ -379,36 +403,42 @@ static const struct block blocks[CHAT_ENCODING_COUNT] = {
                           "\n",
                           CHAT_CALLS_END,
                           {CHAT_CALLS_BEGIN, CHAT_CALL_BEGIN},
+                          &v3_ends,
                           put_call_v3},
     [CHAT_ENCODING_R1] = {"",
                           CHAT_CALLS_BEGIN,
                           "\n",
                           CHAT_CALLS_END,
                           {CHAT_CALLS_BEGIN, CHAT_CALL_BEGIN},
+                          &v3_ends,
                           put_call_v3},
     [CHAT_ENCODING_V31] = {"",
                            CHAT_CALLS_BEGIN,
                            "",
                            CHAT_CALLS_END,
                            {CHAT_CALLS_BEGIN, CHAT_CALL_BEGIN},
+                           &other_ends,
                            put_call_v31},
     [CHAT_ENCODING_V32] = {"\n\n",
                            "<" CHAT_DSML "function_calls>\n",
                            "",
                            "</" CHAT_DSML "function_calls>",
                            {"<" CHAT_DSML, NULL},
+                           &v32_ends,
                            put_call_v32},
     [CHAT_ENCODING_KIMI_K2] = {"",
                                CHAT_SECTION_BEGIN,
                                "",
                                CHAT_SECTION_END,
                                {CHAT_SECTION_BEGIN, CHAT_KIMI_CALL_BEGIN},
+                               &other_ends,
                                put_call_kimi},
     [CHAT_ENCODING_KIMI_K2_THINKING] = {"",
                                         CHAT_SECTION_BEGIN,
                                         "",
                                         CHAT_SECTION_END,
                                         {CHAT_SECTION_BEGIN, CHAT_KIMI_CALL_BEGIN},
+                                        &other_ends,
                                         put_call_kimi},
 };
 
@@ -423,6 +453,8 @@ static fathom_err put_tools(struct writer *w, const struct call_grammar *calls, 
         uint32_t end;
         if (calls->name && strcmp(calls->name, t.name) != 0) continue;
         if (json_is_object(parameters)) t.parameters = parameters;
+        (void)snprintf(t.path, sizeof t.path, "tools[%zu].function.name", i);
+        TRY(check_name(w, t.path, t.name, blocks[calls->markup].ends));
         t.is_loose = calls->strict_only && !json_is_true(json_object_get(function, "strict"));
         (void)snprintf(t.path, sizeof t.path, "tools[%zu].function.parameters#", i);
         TRY(blocks[calls->markup].put_call(w, from, &t, &end));

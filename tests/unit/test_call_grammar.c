@@ -340,6 +340,52 @@ static void refuses(void **state)
             "tools[1].function.parameters#/properties/x: the keyword \"contains\"");
 }
 
+/* A name that would be cut where the call is read again is refused before one is written. */
+static void names_can_be_read_again(void **state)
+{
+    const struct env *e = *state;
+    static const struct {
+        const char *name;
+        bool v3, v32, others;
+    } cases[] = {{"a b.c:7/\xE5\x90\x8D", true, true, true},
+                 {"a\"b", true, false, true},
+                 {"a<b", false, true, false},
+                 {"a\nb", false, true, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        json_t *tools = json_pack("[{s:{s:s}}]", "function", "name", cases[i].name);
+        for (int markup = 0; markup < CHAT_ENCODING_COUNT; markup++) {
+            const bool is_v3 = markup == CHAT_ENCODING_V3 || markup == CHAT_ENCODING_R1;
+            const bool good = is_v3                         ? cases[i].v3
+                              : markup == CHAT_ENCODING_V32 ? cases[i].v32
+                                                            : cases[i].others;
+            struct call_grammar calls = {(enum chat_encoding)markup, tools, NULL, true, false};
+            struct answer_grammar answer = {.calls = &calls};
+            struct grammar *out;
+            fathom_diag d = {""};
+            fathom_err err = answer_grammar_compile(&out, e->g.v, &answer, NULL, NULL, &d);
+            if (err != (good ? FATHOM_OK : FATHOM_EUNSUPPORTED)) fail_msg("%d: %s", err, d.text);
+            if (!good) assert_non_null(strstr(d.text, "tools[0].function.name"));
+            grammar_release(out);
+        }
+        json_decref(tools);
+    }
+    /* V3.2 has the names of parameters in its markup, too */
+    json_t *tools =
+        json_tree_of("[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": "
+                     "{\"x\\\"y\": {}}, \"required\": [\"x\\\"y\"]}}}]");
+    for (int markup = 0; markup < CHAT_ENCODING_COUNT; markup++) {
+        struct call_grammar calls = {(enum chat_encoding)markup, tools, NULL, true, false};
+        struct answer_grammar answer = {.calls = &calls};
+        struct grammar *out;
+        fathom_diag d = {""};
+        fathom_err err = answer_grammar_compile(&out, e->g.v, &answer, NULL, NULL, &d);
+        assert_int_equal(err, markup == CHAT_ENCODING_V32 ? FATHOM_EUNSUPPORTED : FATHOM_OK);
+        if (err) assert_non_null(strstr(d.text, "needed is one without quote"));
+        grammar_release(out);
+    }
+    json_decref(tools);
+}
+
 static void survives_failing_allocations(void **state)
 {
     const struct env *e = *state;
@@ -383,10 +429,10 @@ static int close_env(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_what_is_written),       cmocka_unit_test(one_call_or_a_named_one),
-        cmocka_unit_test(markers_are_markup),          cmocka_unit_test(outputs_are_calls),
-        cmocka_unit_test(counts_parameters),           cmocka_unit_test(refuses),
-        cmocka_unit_test(survives_failing_allocations)};
+        cmocka_unit_test(takes_what_is_written),   cmocka_unit_test(one_call_or_a_named_one),
+        cmocka_unit_test(markers_are_markup),      cmocka_unit_test(outputs_are_calls),
+        cmocka_unit_test(counts_parameters),       cmocka_unit_test(refuses),
+        cmocka_unit_test(names_can_be_read_again), cmocka_unit_test(survives_failing_allocations)};
     json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, open_env, close_env);
 }
