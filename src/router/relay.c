@@ -1,5 +1,5 @@
 /* relay.c - the edges of a relay */
-#define _GNU_SOURCE /* strcasestr */
+#define _GNU_SOURCE /* strcasestr, memmem */
 #include "router/relay.h"
 
 #include <stdio.h>
@@ -213,6 +213,15 @@ static bool is_refusal(int status)
     return status == 429 || status == 502 || status == 503 || status == 504;
 }
 
+/* Another server may have the response that is asked for, or gone on from: each has its own. */
+static bool is_elsewhere(const struct relay *r)
+{
+    static const char code[] = "\"previous_response_not_found\"";
+    if (r->status == 404) return strncmp(r->target, "/v1/responses/", 14) == 0;
+    return r->status == 400 && r->view.has_previous &&
+           memmem(buf_str(&r->out), r->out.len, code, sizeof code - 1);
+}
+
 /* Of several refusals the one stays that says to come back soonest. */
 static void keep_refusal(struct relay *r)
 {
@@ -231,7 +240,7 @@ static void keep_refusal(struct relay *r)
 /* A server had the request and nothing of its answer has left. */
 static void end_whole(struct relay *r, bool ok, const char *cause)
 {
-    if (ok && !is_refusal(r->status)) {
+    if (ok && !is_refusal(r->status) && !is_elsewhere(r)) {
         r->state = RELAY_OVER;
         wake(r);
         return;
@@ -522,7 +531,7 @@ static void begin_prefill(struct relay *r)
     struct relay_prefill *p = &r->prefill;
     uint64_t now_us = clock_now_us();
     ASSERT(!p->call);
-    if (!r->may_move || !r->view.is_object || r->view.has_transfer) return;
+    if (!r->may_move || !r->view.is_object || r->view.has_transfer || r->view.has_previous) return;
     if (!pool_wants_prefill(r->all->pool, &q, now_us)) return;
     if (!pool_take(r->all->pool, &q, now_us, &p->lease)) return;
     p->status = 0;

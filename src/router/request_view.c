@@ -96,6 +96,8 @@ static void take_member(struct request_view *v, const char *key, size_t n_key, c
         v->stream = is_word(value, n_value, "true");
     } else if (is_word(key, n_key, "kv_transfer_params")) {
         v->has_transfer = true;
+    } else if (is_word(key, n_key, "previous_response_id")) {
+        v->has_previous = !is_word(value, n_value, "null");
     } else if (is_word(key, n_key, "resume")) {
         v->has_resume = true;
     }

@@ -18,6 +18,7 @@ struct request_view {
     bool is_object;
     bool stream;       /* the answer is wanted as it comes */
     bool has_transfer; /* it says itself who has its pages */
+    bool has_previous; /* it goes on from a response that one server has */
     bool has_resume;   /* it goes on from tokens of its own already */
     size_t inside;     /* where the first member begins: behind the brace */
     bool is_empty;     /* the object has no member */

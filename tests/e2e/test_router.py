@@ -336,6 +336,30 @@ def check_errors(router):
     assert ask(router, "/instances/add", {"url": "http://"})[0] == 400
 
 
+def check_responses(router, servers):
+    """A response is found, gone on from and deleted, whichever server has it; one of none is not found."""
+    def take(method, path, body=None):
+        connection = router.connect()
+        connection.request(method, path, json.dumps(body) if body else None)
+        answer = connection.getresponse()
+        text = json.loads(answer.read())
+        connection.close()
+        return answer.status, text
+
+    made = [s.post("/v1/responses", {"input": f"talk {s.port}", "max_output_tokens": 2})["id"] for s in servers]
+    for name in made:
+        for body in ({}, {"stream": True}):
+            status, text = ask(router, "/v1/responses", {"input": "go on", "previous_response_id": name,
+                                                         "max_output_tokens": 2, **body})
+            assert status == 200, text
+        assert take("GET", "/v1/responses/" + name)[0] == 200
+        assert take("DELETE", "/v1/responses/" + name)[0] == 200
+        assert take("GET", "/v1/responses/" + name)[0] == 404
+    status, text = take("POST", "/v1/responses", {"input": "go on", "previous_response_id": made[0]})
+    assert status == 400 and text["error"]["code"] == "previous_response_not_found", text
+    assert take("POST", "/v1/responses", {"input": "x", "model": "other"})[0] == 404
+
+
 def check_changes(router, servers):
     """A server that is not there costs no request; one that leaves gets none."""
     assert ask(router, "/instances/add", {"url": "http://127.0.0.1:1"})[0] == 200
@@ -421,6 +445,7 @@ def check_router():
     check_prefixes(router, servers)
     check_silence(router, servers)
     check_errors(router)
+    check_responses(router, servers)
     check_changes(router, servers)
     check_leaving(router, servers)
     # 32 at once, each with the answer that one server gives
