@@ -78,6 +78,7 @@ static bool is_plain_object(const json_t *v)
     return json_is_object(v) && !json_big_digits(v);
 }
 
+/* Text that is no JSON object is what a model has written, or begun: chat_call_arguments. */
 static fathom_err check_arguments(const json_t *function, const char *path, fathom_diag *d)
 {
     const json_t *a = json_object_get(function, "arguments");
@@ -88,19 +89,16 @@ static fathom_err check_arguments(const json_t *function, const char *path, fath
              json_type_text(a));
     }
     if (json_string_length(a) == 0) return FATHOM_OK;
-    json_t *parsed;
+    json_t *parsed = NULL;
     char what[128];
+    fathom_diag why = {{0}};
     (void)snprintf(what, sizeof what, "%s.function.arguments", path);
     const struct json_arena_mark mark = json_arena_take_mark();
-    fathom_err err = json_read(json_string_value(a), json_string_length(a), what, &parsed, d);
-    if (err == FATHOM_EFORMAT) return FATHOM_EINVAL;
-    TRY(err);
-    bool object = is_plain_object(parsed);
-    const char *type = json_type_text(parsed);
+    fathom_err err = json_read(json_string_value(a), json_string_length(a), what, &parsed, &why);
     json_decref(parsed);
     json_arena_rewind(&mark);
-    if (object) return FATHOM_OK;
-    FAIL(d, FATHOM_EINVAL, "%s holds %s, a JSON object is needed", what, type);
+    if (!err || err == FATHOM_EFORMAT) return FATHOM_OK;
+    FAIL(d, err, "%s", why.text);
 }
 
 static fathom_err check_call(const json_t *call, const char *path, fathom_diag *d)

@@ -92,7 +92,8 @@ const json_t *chat_message_reasoning(const json_t *message);
 /* chat_message_calls - the tool calls, or NULL when there is none */
 const json_t *chat_message_calls(const json_t *message);
 
-/* chat_call_arguments - the arguments of call i as an object; a new reference. ENOMEM. */
+/* chat_call_arguments - the arguments of call i as an object; a new reference. Text that is none,
+ * as of a call that was cut off, is its member "arguments". ENOMEM. */
 fathom_err chat_call_arguments(const json_t *calls, size_t i, json_t **out);
 const char *chat_call_name(const json_t *calls, size_t i);
 

@@ -136,9 +136,15 @@ fathom_err chat_call_arguments(const json_t *calls, size_t i, json_t **out)
         return FATHOM_OK;
     }
     if (json_string_length(a) > 0) {
-        return json_read(json_string_value(a), json_string_length(a), "arguments", out, NULL);
+        fathom_err err =
+            json_read(json_string_value(a), json_string_length(a), "arguments", out, NULL);
+        if (!err && json_is_object(*out) && !json_big_digits(*out)) return FATHOM_OK;
+        if (err && err != FATHOM_EFORMAT) return err;
+        json_decref(*out);
+        *out = json_pack("{s:O}", "arguments", a);
+    } else {
+        *out = json_object();
     }
-    *out = json_object();
     return *out ? FATHOM_OK : FATHOM_ENOMEM;
 }
 

@@ -219,6 +219,22 @@ static void test_arguments(void **state)
                    "</｜DSML｜parameter>\n"
                    "<｜DSML｜parameter name=\"t\" string=\"false\">true</｜DSML｜parameter>\n"
                    "</｜DSML｜invoke>\n</｜DSML｜function_calls>" CHAT_EOS);
+    /* what is no object, as of a call that was cut off, comes back as it was */
+    static const char *const texts[][2] = {{"{\\\"a\\\": \\\"b", "{\"a\": \"b"}, {"[1]", "[1]"}};
+    for (size_t i = 0; i < 2; i++) {
+        char messages[256], want[512];
+        (void)snprintf(messages, sizeof messages,
+                       "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\","
+                       "\"arguments\":\"%s\"}}]}]",
+                       texts[i][0]);
+        (void)snprintf(want, sizeof want,
+                       CHAT_BOS "\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n"
+                                "<｜DSML｜parameter name=\"arguments\" string=\"true\">%s"
+                                "</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
+                                "</｜DSML｜function_calls>" CHAT_EOS,
+                       texts[i][1]);
+        check(messages, 0, want);
+    }
 }
 
 #define TOOLS "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":true}}]"
