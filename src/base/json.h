@@ -25,7 +25,7 @@
  *         Integers beyond 64 bits are kept as below. Duplicate keys: the last one holds.
  * Any value may stand at the top; trailing bytes other than white space are an error.
  * Within an arena (json_arena.h) a tree that is too large for its text, and an object of more than
- * LIMIT_JSON_MEMBERS, are EFORMAT; EBUSY when the trees of all arenas leave no room.
+ * LIMIT_JSON_MEMBERS, are ELIMIT; EBUSY when the trees of all arenas leave no room.
  */
 fathom_err json_read(const char *text, size_t n, const char *what, json_t **out, fathom_diag *d);
 

@@ -59,7 +59,7 @@ static fathom_err no_memory(const struct reader *r)
     const struct json_arena *a = json_arena_entered();
     switch (json_arena_fault(a)) {
     case JSON_ARENA_OVER:
-        FAIL(r->d, FATHOM_EFORMAT,
+        FAIL(r->d, FATHOM_ELIMIT,
              "%s: the %zu values up to byte %zu of %zu take more than the %zu bytes of memory that "
              "are allowed (%d for each byte and %d MiB): send fewer and longer values",
              r->what, r->n_value, r->at, r->n, json_arena_limit(a), LIMIT_JSON_FACTOR,
@@ -317,7 +317,7 @@ static fathom_err read_object(struct reader *r, json_t *object)
     bool more = !take_empty(r, '}');
     while (more) {
         if (json_arena_entered() && json_object_size(object) == LIMIT_JSON_MEMBERS) {
-            FAIL(r->d, FATHOM_EFORMAT,
+            FAIL(r->d, FATHOM_ELIMIT,
                  "%s: the object that goes on at byte %zu has more than %d "
                  "members: send fewer",
                  r->what, r->at + 1, LIMIT_JSON_MEMBERS);
@@ -403,7 +403,7 @@ static fathom_err read_value(struct reader *r, json_t **out)
 {
     char c = peek(r);
     if (++r->n_value > LIMIT_JSON_VALUES && json_arena_entered()) {
-        FAIL(r->d, FATHOM_EFORMAT, "%s: more than %d values up to byte %zu of %zu: send fewer",
+        FAIL(r->d, FATHOM_ELIMIT, "%s: more than %d values up to byte %zu of %zu: send fewer",
              r->what, LIMIT_JSON_VALUES, r->at, r->n);
     }
     if (c == '[' || c == '{') return read_nested(r, out);

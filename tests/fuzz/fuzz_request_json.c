@@ -10,7 +10,8 @@ static void check(const struct api_request *r, enum api_kind api)
 {
     const fathom_sampling *s = &r->sampling;
     ASSERT(r->n >= 1 && r->n <= LIMIT_CHOICES && r->n_stop <= LIMIT_STOP_STRINGS);
-    ASSERT(s->temperature <= 2.0f && s->top_p <= 1.0f && s->repetition_penalty > 0.0f);
+    ASSERT(s->temperature <= 2.0f && s->top_p <= 1.0f && s->min_p <= 1.0f);
+    ASSERT(s->repetition_penalty > 0.0f || s->repetition_penalty == -1.0f); /* not given */
     ASSERT(s->n_top_logprobs <= LIMIT_TOP_LOGPROBS && s->n_bias <= LIMIT_LOGIT_BIAS);
     ASSERT(r->max_tokens >= 0 || (api == API_CHAT && r->max_tokens == -1));
     for (size_t i = 0; i < r->n_stop; i++) ASSERT(r->stop_lens[i] > 0);

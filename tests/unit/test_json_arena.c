@@ -110,7 +110,7 @@ static void assert_bounded(const char *begin, const char *unit, const char *end,
     if (fits) {
         if (err) fail_msg("%s: %s", unit, d.text);
     } else {
-        assert_int_equal(err, FATHOM_EFORMAT);
+        assert_int_equal(err, FATHOM_ELIMIT);
         assert_int_equal(json_arena_fault(a), JSON_ARENA_OVER);
         assert_non_null(strstr(d.text, "send fewer and longer values"));
         assert_non_null(strstr(d.text, "8 for each byte and 4 MiB"));
@@ -184,7 +184,7 @@ static void an_object_has_a_bounded_number_of_members(void **state)
     json_t *v;
     fathom_diag d = {{0}};
     struct json_arena *a = open_arena(64 << 20);
-    assert_int_equal(json_read(b.data, b.len, "test", &v, &d), FATHOM_EFORMAT);
+    assert_int_equal(json_read(b.data, b.len, "test", &v, &d), FATHOM_ELIMIT);
     assert_non_null(strstr(d.text, "more than 65536 members"));
     b.data[n_fit - 1] = '}';
     assert_int_equal(json_read(b.data, n_fit, "test", &v, &d), FATHOM_OK);

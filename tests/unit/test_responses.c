@@ -86,8 +86,8 @@ static const struct refusal refusals[] = {
      "input[0].encrypted_content",
      "input[0].encrypted_content cannot be read here: it comes from another server; leave the item "
      "out"},
-    {INPUT("{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"[1]\"}"),
-     "input[0].arguments", "input[0].arguments holds an array, needed is an object"},
+    {INPUT("{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":[1]}"),
+     "input[0].arguments", "input[0].arguments is an array, needed is a string"},
     {INPUT("{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"{}\"}"), "input[0].call_id",
      "input[0].call_id is absent, needed is a string"},
     {INPUT("{\"type\":\"function_call_output\",\"call_id\":\"c\"}"), "input[0].output",
@@ -163,7 +163,7 @@ static const char *const translations[][2] = {
      "\"content\":[{\"type\":\"output_text\",\"text\":\"one\",\"annotations\":[]}]},"
      "{\"type\":\"function_call\",\"call_id\":\"c1\",\"name\":\"f\",\"arguments\":\"{\\\"k\\\":1}"
      "\"},"
-     "{\"type\":\"function_call\",\"call_id\":\"c2\",\"name\":\"g\",\"arguments\":\"\"},"
+     "{\"type\":\"function_call\",\"call_id\":\"c2\",\"name\":\"g\",\"arguments\":\"[cut\"},"
      "{\"role\":\"assistant\",\"content\":\"two\"},"
      "{\"type\":\"function_call_output\",\"call_id\":\"c1\",\"output\":\"r1\"},"
      "{\"type\":\"function_call_output\",\"call_id\":\"c2\",\"output\":[{\"type\":\"input_text\","
@@ -176,7 +176,7 @@ static const char *const translations[][2] = {
      "{\"role\":\"assistant\",\"content\":\"onetwo\",\"reasoning_content\":\"why\",\"tool_calls\":["
      "{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":"
      "\"{\\\"k\\\":1}\"}},"
-     "{\"id\":\"c2\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},"
+     "{\"id\":\"c2\",\"type\":\"function\",\"function\":{\"name\":\"g\",\"arguments\":\"[cut\"}}]},"
      "{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"r1\"},"
      "{\"role\":\"tool\",\"tool_call_id\":\"c2\",\"content\":[{\"type\":\"text\",\"text\":\"r2\"}]}"
      ","
