@@ -24,6 +24,7 @@ struct environment {
     char history[LIMIT_PATH_BYTES]; /* of `fathom run`, in $XDG_STATE_HOME, else ~/.local/state */
     struct option_variable variables[ENVIRONMENT_VARIABLES_MAX]; /* vLLM's first, then FATHOM_* */
     size_t n_variable;
+    const char *port;      /* $FATHOM_PORT, of the server that `fathom health` asks; NULL: none */
     const char *api_key;   /* of a server under test: $OPENAI_API_KEY, $FATHOM_API_KEY,
                             $VLLM_API_KEY; NULL: none */
     const char *hub_token; /* $HF_TOKEN, $HUGGING_FACE_HUB_TOKEN; NULL: none */

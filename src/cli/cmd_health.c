@@ -12,7 +12,10 @@ fathom_err cmd_health(const struct invocation *v, fathom_diag *d)
     char url[512];
     struct buf body = {0};
     long status = 0;
-    const char *given = s->rest.n ? s->rest.items[0] : "http://127.0.0.1:8000";
+    char near[64];
+    (void)snprintf(near, sizeof near, "http://127.0.0.1:%.16s",
+                   v->environment->port ? v->environment->port : "8000");
+    const char *given = s->rest.n ? s->rest.items[0] : near;
     size_t n = strlen(given);
     while (n && given[n - 1] == '/') n--;
     if (n >= sizeof url) FAIL(d, FATHOM_EINVAL, "the address is longer than %zu", sizeof url - 1);

@@ -54,7 +54,7 @@ static const struct command_info commands[COMMAND_COUNT] = {
                       false, 1, 1},
     [COMMAND_HEALTH] = {"health", "[URL] [options]",
                         "status 0 when the server there is ready, else 1; without URL that of "
-                        "this machine, port 8000",
+                        "this machine, port $FATHOM_PORT or 8000",
                         false, 0, 1},
     [COMMAND_HELP] = {"help", "[COMMAND]", "print this, or the options of a command", false, 0,
                       STRING_LIST_MAX},

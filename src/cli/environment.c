@@ -127,6 +127,7 @@ void environment_read(struct environment *e)
     for (size_t i = 0; i < option_table_n; i++) add_option(e, &option_table[i]);
     read_hub(e);
     read_supervisor(&e->supervisor);
+    e->port = variable("FATHOM_PORT");
     e->api_key = variable("OPENAI_API_KEY");
     if (!e->api_key) e->api_key = variable("FATHOM_API_KEY");
     if (!e->api_key) e->api_key = variable("VLLM_API_KEY");

@@ -497,6 +497,12 @@ class Cli(unittest.TestCase):
             for row in ("model", "backend", "memory", "context", "address", "try", "ready"):
                 self.assertRegex(server.printed, rf"(?m)^{row} ")
 
+    def test_health_asks_at_the_port_that_the_environment_has_given(self):
+        port = str(Served().port)
+        self.assertIn(f"http://127.0.0.1:{port}", run("health", env={"FATHOM_PORT": port})[0])
+        self.assertIn(":1/ready: ", run("health", "http://127.0.0.1:1", status=1,
+                                        env={"FATHOM_PORT": port})[1])
+
     def test_a_chat_with_a_server(self):
         server = Served("--served-model-name", "a", "b", "--api-key", "secret")
         url, key = ("--url", server.url + "/v1/"), {"OPENAI_API_KEY": "secret"}
