@@ -65,6 +65,7 @@ bool look_read(struct pool_load *out, const char *body, size_t n)
         memcpy(out->pages_host, host, strlen(host) + 1);
         out->pages_port = (uint16_t)number(o, "pages_port");
     }
+    out->takes_none = json_is_false(json_object_get(o, "takes_pages"));
     out->is_up = !json_is_false(json_object_get(o, "accepts"));
     const char *why = json_string_value(json_object_get(o, "why"));
     if (!out->is_up) note_why(out, why ? why : "it takes no requests");

@@ -195,12 +195,27 @@ bool pool_url(struct pool *p, uint32_t place, char *out, uint64_t *generation)
     return is;
 }
 
-/* What keeps a server from its part. */
-static const char *why_of(const struct server *s, const struct pool_load *l)
+static bool has_prefill(const struct pool *p)
 {
-    if (l->why[0] || !l->is_up || !s->prefills || l->pages_port) return l->why;
-    return "it gives no pages, and gets no prompts: start it with --kv-transfer-config and kv_role "
-           "kv_producer or kv_both";
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
+        if (p->servers[i].state != STATE_NONE && p->servers[i].prefills) return true;
+    }
+    return false;
+}
+
+/* What keeps a server from its part. */
+static const char *why_of(const struct pool *p, const struct server *s, const struct pool_load *l)
+{
+    if (l->why[0] || !l->is_up) return l->why;
+    if (s->prefills && !l->pages_port) {
+        return "it gives no pages, and gets no prompts: start it with --kv-transfer-config and "
+               "kv_role kv_producer or kv_both";
+    }
+    if (!s->prefills && l->takes_none && has_prefill(p)) {
+        return "it takes no pages, and computes every prompt: start it with --kv-transfer-config "
+               "and kv_role kv_consumer or kv_both";
+    }
+    return l->why;
 }
 
 void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const struct pool_load *l)
@@ -209,7 +224,7 @@ void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const s
     struct server *s = &p->servers[place];
     if (s->state != STATE_NONE && s->generation == generation) {
         enum server_state next = l->is_up ? STATE_UP : STATE_DOWN;
-        const char *why = why_of(s, l);
+        const char *why = why_of(p, s, l);
         if (s->state != STATE_LEAVING && s->state != next) {
             LOG_INFO("router", "%s is %s%s%s", s->url, l->is_up ? "up" : "down", *why ? ": " : "",
                      why);
@@ -387,13 +402,15 @@ bool pool_wants_prefill(struct pool *p, const struct pool_request *r, uint64_t n
     double queue_us = wants ? least_queue_us(servers, n, &token_us) : 0;
     q.prefills = false;
     n = wants ? list_servers(p, &q, now_us, servers) : 0;
+    bool taken = n == 0;
     for (size_t i = 0; i < n; i++) {
+        taken |= !p->servers[servers[i].id].load.takes_none;
         if (servers[i].token_us <= 0) servers[i].token_us = token_us;
         wants &= servers[i].n_cached + POOL_NEAR_TOKENS < r->n_token;
         wants &= queue_us <= choice_prompt_us(&choice, &servers[i]);
     }
     unlock(p);
-    return wants;
+    return wants && taken;
 }
 
 void pool_settle(struct pool *p, struct pool_lease *l)

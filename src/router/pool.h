@@ -107,9 +107,9 @@ bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,
  * Cost  50 us for 250 keys that are in no cache of the processor. */
 void pool_note_sent(struct pool *p, const struct pool_request *r, const struct pool_lease *l);
 
-/* pool_wants_prefill - whether a server that prefills is up and gives pages, and none of the others
- * has all but POOL_NEAR_TOKENS of the prompt, or would have computed it before what waits at every
- * one that prefills */
+/* pool_wants_prefill - whether a server that prefills is up and gives pages, one of the others
+ * takes them, and none of these has all but POOL_NEAR_TOKENS of the prompt, or would have computed
+ * it before what waits at every one that prefills */
 enum { POOL_NEAR_TOKENS = 256 };
 bool pool_wants_prefill(struct pool *p, const struct pool_request *r, uint64_t now_us);
 
@@ -137,6 +137,7 @@ struct pool_load {
     double token_us, step_us;
     char pages_host[POOL_URL_BYTES]; /* as in pool_lease */
     uint16_t pages_port;
+    bool takes_none;          /* of the pages that others compute, as it says */
     char why[POOL_WHY_BYTES]; /* it is not up, or not known as it should be; printable ASCII */
 };
 

@@ -398,6 +398,16 @@ static void prompts_go_to_who_prefills_unless_that_is_later(void **state)
     pool_note_sent(p, &q, &l);
     pool_give(p, &l, POOL_SERVED, 0);
     assert_false(pool_wants_prefill(p, &q, 0));
+    /* nobody takes the pages, and then one does */
+    const struct pool_request other = {.n_token = 1000};
+    assert_true(pool_wants_prefill(p, &other, 0));
+    decodes.takes_none = true;
+    pool_note_load(p, 0, 1, &decodes);
+    assert_false(pool_wants_prefill(p, &other, 0));
+    assert_int_equal(pool_add(p, "e:1", NULL), FATHOM_OK);
+    decodes.takes_none = false;
+    pool_note_load(p, 2, 3, &decodes);
+    assert_true(pool_wants_prefill(p, &other, 0));
     pool_check(p);
     pool_destroy(p);
 }

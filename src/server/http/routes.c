@@ -122,8 +122,10 @@ static fathom_err get_load(const struct route_env *env, const char *rest, struct
                      ready ? "true" : "false", (unsigned long long)info->numerics);
     (void)buf_printf(body, ",\"running\":%u,\"waiting\":%u,\"max_running\":%u", s.n_running,
                      s.n_waiting, info->max_num_seqs);
-    (void)buf_printf(body, ",\"waiting_tokens\":%llu,\"free_pages\":%u,\"pages\":%u",
-                     (unsigned long long)s.n_backlog_token, s.n_page_free, s.n_page);
+    (void)buf_printf(body,
+                     ",\"waiting_tokens\":%llu,\"free_pages\":%u,\"pages\":%u,\"takes_pages\":%s",
+                     (unsigned long long)s.n_backlog_token, s.n_page_free, s.n_page,
+                     info->pages.takes ? "true" : "false");
     if (!ready) {
         (void)buf_add_str(body, ",\"why\":");
         (void)json_write_string(body, why.diag.text, strlen(why.diag.text));
