@@ -6,13 +6,16 @@
 Neither Docker nor Slurm is needed: the image is a chroot, srun is a stand-in.
 """
 
+import contextlib
 import glob
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -65,6 +68,19 @@ def free_port():
     server.process.terminate()
     server.process.wait(HANG_S)
     return str(port)
+
+
+def free_ports(n):
+    """The first of n ports that are free, below those that the system gives out."""
+    while True:
+        first = random.randrange(20000, 32000)
+        try:
+            with contextlib.ExitStack() as held:
+                for port in range(first, first + n):
+                    held.enter_context(socket.socket()).bind(("0.0.0.0", port))
+            return first
+        except OSError:
+            pass
 
 
 def get(port, path):
@@ -171,14 +187,21 @@ class Deploy(unittest.TestCase):
         out(os.path.join(self.folder, "scancel"), "--signal=TERM", "7", cwd=self.folder)
 
     def test_a_slurm_job_tells_its_address_and_ends_well_on_a_signal(self):
-        job = self.batch("serve.sbatch", "pilot", "--max-num-seqs", "4", PORT=free_port())
+        secret = os.path.join(self.folder, "pool")
+        with open(secret, "w", encoding="ascii") as f:
+            f.write("a secret of the pool")
+        with_key = {"FATHOM_POOL_SECRET_FILE": secret, "FATHOM_SERVER_API_KEY": "k"}
+        job = self.batch("serve.sbatch", "pilot", "--max-num-seqs", "4", "--api-key", "k",
+                         PORT=free_port(), **with_key)
         address = os.path.join(self.folder, "fathom-7.address")
         wait_until(lambda: job.poll() is not None or os.path.exists(address))
         self.assertTrue(os.path.exists(address), job.poll() and job.stderr.read())
         front = free_port()
-        router = self.batch("router.sbatch", address, PORT=front)
+        router = self.batch("router.sbatch", address, PORT=front, **with_key)
         wait_until(lambda: subprocess.run([FATHOM, "health", f"http://127.0.0.1:{front}"],
                                           capture_output=True, check=False).returncode == 0)
+        server, = json.loads(get(front, "/instances"))
+        self.assertEqual((server["moves_streams"], server["why"]), (True, ""))
         self.cancel()
         for started in (router, job):
             _, err = started.communicate(timeout=HANG_S)
@@ -231,7 +254,7 @@ class Deploy(unittest.TestCase):
             os.remove(os.path.join(self.folder, "tasks"))
 
     def test_a_slurm_job_prefills_on_one_host_and_decodes_on_the_others(self):
-        port = int(free_port())
+        port = free_ports(4)
         small = ("--max-num-seqs", "4", "--max-model-len", "1024", "--threads", "1")
         job = self.batch("pd.sbatch", "pilot", *small, PORT=str(port),
                          SLURM_JOB_NODELIST="127.0.0.1,127.0.0.2,127.0.0.3")
