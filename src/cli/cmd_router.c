@@ -95,6 +95,17 @@ static fathom_err list_servers(struct router_setup *p, const struct settings *s,
     FAIL(d, FATHOM_EINVAL, "no server is named: fathom router http://host:8000 http://host:8001");
 }
 
+/* An empty one, such as a secret that was not mounted, would be anybody's. */
+static fathom_err check_key(const char *flag, const char *key, fathom_diag *d)
+{
+    size_t n = 0;
+    if (!key) return FATHOM_OK;
+    while (key[n] >= ' ' && key[n] <= '~') n++;
+    if (n > 0 && key[n] == '\0' && key[0] != ' ' && key[n - 1] != ' ') return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL, "%s %s, needed is a key of printable ASCII, or no such option", flag,
+         key[0] ? "holds what no header can carry" : "is empty");
+}
+
 static fathom_err read_setup(struct router_setup *p, const struct settings *s, fathom_diag *d)
 {
     struct router_options *o = &p->options;
@@ -115,6 +126,8 @@ static fathom_err read_setup(struct router_setup *p, const struct settings *s, f
         .n_http_thread = HTTP_THREADS,
         .drain_timeout_ms = (uint32_t)(s->drain_timeout * 1000),
     };
+    TRY(check_key("--admin-key", o->admin_key, d));
+    TRY(check_key("--server-api-key", o->server_key, d));
     TRY(tls_files_read(&p->tls, &o->tls, s, d));
     TRY(secret_file_read(&o->secret, s->pool_secret_file, d));
     return list_servers(p, s, d);

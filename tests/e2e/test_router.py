@@ -431,6 +431,16 @@ def check_admin():
     assert ask(router, "/instances/add", body, {"X-API-Key": "a secret"})[0] == 200
     assert ask(router, "/instances/remove", body, {"Authorization": "Bearer a secret"})[0] == 200
     assert router.stop() == 0
+    # one that holds nothing, as a secret that was not mounted, opens nothing
+    for flag in ("--admin-key", "--server-api-key"):
+        name = "FATHOM" + flag[1:].replace("-", "_").upper()
+        for key, says in (("", "is empty"), ("a\r\nb", "no header can carry"), ("\u00e4", "no header can carry")):
+            for words, env in (((flag, key), {}), ((), {name: key})):
+                done = subprocess.run([Server.path, "router", "--port", "0", *words, "127.0.0.1:1"],
+                                      capture_output=True, text=True, check=False, timeout=HANG_S,
+                                      env={**os.environ, **env})
+                assert done.returncode == 1 and says in done.stderr, (words, env, done)
+                assert done.stderr.count("\n") == 1, done.stderr
 
 
 def check_router():
