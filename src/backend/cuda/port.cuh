@@ -21,6 +21,7 @@
 #include <cuda_runtime.h>
 #endif
 #include <stdint.h>
+#include <string.h>
 
 #include "base/assert.h"
 
@@ -361,8 +362,10 @@ static __device__ __forceinline__ bf16 float_to_bf16(float v)
 
 static __device__ __forceinline__ uint32_t pack_bf16(float lo, float hi)
 {
-    __nv_bfloat162 p = __floats2bfloat162_rn(lo, hi);
-    return *(uint32_t *)&p;
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(lo, hi);
+    uint32_t bits;
+    memcpy(&bits, &pair, sizeof bits);
+    return bits;
 }
 
 static __device__ __forceinline__ float e4m3_to_float(uint8_t v)
