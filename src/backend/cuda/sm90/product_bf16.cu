@@ -1,8 +1,8 @@
 /* product_bf16.cu - BF16 matrix product for many rows on sm_90a
  *
  * One resident block a multiprocessor walks over tiles of 128 rows x COLS outputs: 256 where K is
- * one part; where it has several, 192, or 96 if those have a multiprocessor each, since a thread
- * keeps the sum of the parts before beside the one that it sums. Warpgroup 0 fills a ring of
+ * one part; where it has several, 192, or 96 if all tiles end earlier so, since a thread keeps the
+ * sum of the parts before beside the one that it sums. Warpgroup 0 fills a ring of
  * stages, one stage a K line of 64 values: inputs and weights. Warpgroups 1 and 2 own 64 rows each.
  *
  * Weights come by tensor map, or tile by tile where they lie in tiles; inputs of plain products
