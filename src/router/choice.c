@@ -71,7 +71,8 @@ static size_t by_cost(const struct choice_request *r, const struct choice_server
     for (size_t k = 1; k < n; k++) {
         size_t i = (near + k) % n;
         double cost = choice_cost_us(r, &servers[i]);
-        if (cost >= least) continue;
+        bool is_short = servers[i].is_short;
+        if (is_short != servers[best].is_short ? is_short : cost >= least) continue;
         best = i;
         least = cost;
     }
@@ -82,6 +83,7 @@ static size_t of_two(const struct choice_request *r, const struct choice_server 
 {
     size_t a = (size_t)(rng_hash(r->random) % n);
     size_t b = (a + 1 + (size_t)(rng_hash(r->random + 1) % (n > 1 ? n - 1 : 1))) % n;
+    if (servers[a].is_short != servers[b].is_short) return servers[a].is_short ? b : a;
     return servers[b].n_open < servers[a].n_open ? b : a;
 }
 

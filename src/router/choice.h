@@ -6,6 +6,9 @@
  *   round_robin      the next one
  *   consistent_hash  by the session, or else the beginning of the prompt: the same one until
  *                    servers come or go, and then few change
+ *
+ * With the first two a server that is short of pages comes after those that are not, of all or of
+ * the two: there a request waits until one that runs has ended, or has that computed again.
  */
 #ifndef FATHOM_ROUTER_CHOICE_H
 #define FATHOM_ROUTER_CHOICE_H
@@ -35,6 +38,7 @@ struct choice_server {
     double token_us;   /* of a prompt token; 0: not known */
     double step_us;    /* of a step; 0: not known */
     uint64_t n_cached; /* tokens of the prompt that it was sent before */
+    bool is_short;     /* of pages, for this request */
 };
 
 struct choice_request {

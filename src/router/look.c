@@ -57,6 +57,8 @@ bool look_read(struct pool_load *out, const char *body, size_t n)
     out->moves = json_is_true(json_object_get(o, "moves_streams")) && numerics;
     if (numerics) out->numerics = strtoull(numerics, NULL, 16);
     out->n_room = (uint32_t)number(o, "max_running");
+    out->n_page = (uint64_t)number(o, "pages");
+    out->n_page_free = (uint64_t)number(o, "free_pages");
     out->n_owed = (uint64_t)number(o, "waiting_tokens");
     out->token_us = number(o, "prefill_token_us");
     out->step_us = number(o, "decode_step_us");

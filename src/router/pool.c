@@ -25,6 +25,7 @@ struct server {
     uint64_t generation;
     struct pool_load load;
     uint64_t n_pending; /* prompt tokens sent since the last look, of requests that it has */
+    uint64_t n_left;    /* tokens that it has pages for, beyond all prompts that it was sent */
     uint64_t n_look;
     uint32_t n_open;
     uint32_t n_failed; /* in a row */
@@ -218,6 +219,11 @@ static const char *why_of(const struct pool *p, const struct server *s, const st
     return l->why;
 }
 
+static uint64_t less(uint64_t n, uint64_t by)
+{
+    return n > by ? n - by : 0;
+}
+
 void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const struct pool_load *l)
 {
     lock(p);
@@ -234,6 +240,7 @@ void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const s
         if (l->is_up) {
             s->load = *l;
             s->n_pending = 0;
+            s->n_left = less(l->n_page_free * POOL_PAGE_TOKENS, l->n_owed);
             s->n_look++;
         }
         (void)snprintf(s->load.why, sizeof s->load.why, "%s", why);
@@ -268,6 +275,12 @@ static bool any_known(const struct pool *p, const struct pool_request *r, uint64
     return false;
 }
 
+/* What a server does not hold of this prompt needs pages, and each that runs there its next one. */
+static bool is_short(const struct server *s, uint64_t n_new)
+{
+    return s->load.n_page > 0 && s->n_left < n_new + (s->n_open + 1ull) * POOL_PAGE_TOKENS;
+}
+
 /* Those that may have it, as a choice sees them. One that has told nothing yet comes after all
  * others: a stream that begins there could not go on elsewhere. */
 static size_t list_servers(struct pool *p, const struct pool_request *r, uint64_t now_us,
@@ -281,6 +294,7 @@ static size_t list_servers(struct pool *p, const struct pool_request *r, uint64_
         const struct server *s = &p->servers[i];
         if (was_tried(r->tried, i, s) || !may_have(s, r, now_us)) continue;
         if (known && s->state == STATE_UNKNOWN) continue;
+        uint64_t n_cached = r->n_key ? r->n_token * depth[i] / r->n_key : 0;
         out[n++] = (struct choice_server){
             .id = i,
             .identity = s->identity,
@@ -289,7 +303,8 @@ static size_t list_servers(struct pool *p, const struct pool_request *r, uint64_
             .n_owed = s->load.n_owed + s->n_pending,
             .token_us = s->load.token_us,
             .step_us = s->load.step_us,
-            .n_cached = r->n_key ? r->n_token * depth[i] / r->n_key : 0,
+            .n_cached = n_cached,
+            .is_short = is_short(s, less(r->n_token, n_cached)),
         };
     }
     return n;
@@ -299,7 +314,8 @@ static void lease(struct pool *p, const struct pool_request *r, const struct cho
                   struct pool_lease *out)
 {
     struct server *s = &p->servers[c->id];
-    uint64_t n_new = r->n_token > c->n_cached ? r->n_token - c->n_cached : 0;
+    uint64_t n_new = less(r->n_token, c->n_cached);
+    s->n_left = less(s->n_left, n_new);
     if (r->has_pages) n_new = 0;
     bool is_probe = s->n_failed >= BREAKER_FAILURES;
     *out = (struct pool_lease){.place = c->id,
@@ -472,6 +488,10 @@ static void write_server(const struct server *s, struct buf *out, uint64_t now_u
                      is_open ? "open" : "closed");
     (void)buf_printf(out, ",\"running\":%u,\"room\":%u,\"waiting_tokens\":%llu", s->n_open,
                      s->load.n_room, (unsigned long long)(s->load.n_owed + s->n_pending));
+    if (s->load.n_page > 0)
+        (void)buf_printf(out, ",\"pages\":%llu,\"free_pages\":%llu",
+                         (unsigned long long)s->load.n_page,
+                         (unsigned long long)s->load.n_page_free);
     (void)buf_printf(out, ",\"token_us\":%.1f,\"step_us\":%.0f,\"moves_streams\":%s",
                      s->load.token_us, s->load.step_us, s->load.moves ? "true" : "false");
     (void)buf_printf(out,

@@ -27,7 +27,8 @@ enum {
     POOL_SERVERS_MAX = PREFIX_SERVERS_MAX,
     POOL_URL_BYTES = 256,
     POOL_WHY_BYTES = 192,
-    POOL_KEYS_MAX = 4096, /* blocks of a prompt that are looked at: 1 MB of text */
+    POOL_KEYS_MAX = 4096,  /* blocks of a prompt that are looked at: 1 MB of text */
+    POOL_PAGE_TOKENS = 64, /* of a page of a server's cache */
     BREAKER_FAILURES = 5,
     BREAKER_US = 30000000,
 };
@@ -133,6 +134,7 @@ struct pool_load {
     bool moves;        /* a fathom whose streams can go on elsewhere */
     uint64_t numerics; /* bits are equal where this is; 0: not told */
     uint32_t n_room;   /* 0: not told, as the next ones */
+    uint64_t n_page, n_page_free;
     uint64_t n_owed;
     double token_us, step_us;
     char pages_host[POOL_URL_BYTES]; /* as in pool_lease */

@@ -309,6 +309,18 @@ def check_certificates():
         assert router.wait(HANG_S) == 0
 
 
+def check_pages(router, servers):
+    """What a server tells of its pages is known to the router."""
+    for s in servers:
+        connection = s.connect()
+        connection.request("GET", "/load")
+        told = json.loads(connection.getresponse().read())
+        connection.close()
+        assert told["free_pages"] > 0, told
+        known = router.instances()[s.url]
+        assert (known["pages"], known["free_pages"]) == (told["pages"], told["free_pages"]), (known, told)
+
+
 def check_errors(router):
     for path, body, want in [("/v1/chat/completions", {"messages": 5}, 400),
                              ("/v1/nothing", {}, 404),
@@ -452,6 +464,7 @@ def check_router():
     servers = [server(), server()]
     router = Router(servers, "--allowed-hosts=the.router")
     router.wait_up(2)
+    check_pages(router, servers)
     check_prefixes(router, servers)
     check_silence(router, servers)
     check_errors(router)

@@ -412,17 +412,100 @@ static void prompts_go_to_who_prefills_unless_that_is_later(void **state)
     pool_destroy(p);
 }
 
+/* n requests of 640 tokens each, which stay; how many of them place 0 got */
+static int taken_by_first(struct pool *p, int n, bool has_pages)
+{
+    int n_first = 0;
+    for (int i = 0; i < n; i++) {
+        struct pool_lease l;
+        const struct pool_request r = {.n_token = 640, .has_pages = has_pages};
+        assert_true(pool_take(p, &r, 0, &l));
+        pool_settle(p, &l); /* what is computed keeps its pages */
+        n_first += l.place == 0;
+    }
+    return n_first;
+}
+
+/* Place 0 is the faster one and place 1 has pages; a request takes ten of them, and its next. */
+static void a_server_that_is_short_of_pages_comes_last(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        struct pool *p;
+        struct pool_load few = {
+            .is_up = true, .token_us = 1, .step_us = 1, .n_room = 64, .n_page = 100};
+        struct pool_load many = {.is_up = true, .token_us = 9, .step_us = 9, .n_room = 64};
+        assert_int_equal(pool_create(&p, CHOICE_CACHE_AWARE, 64), FATHOM_OK);
+        assert_int_equal(pool_add(p, "a:1", NULL), FATHOM_OK);
+        assert_int_equal(pool_add(p, "b:1", NULL), FATHOM_OK);
+        pool_note_load(p, 1, 2, &many);
+        few.n_page_free = 10;
+        pool_note_load(p, 0, 1, &few);
+        assert_int_equal(taken_by_first(p, 2, k == 1), 0);
+        /* one, of two that come between looks, and none while as many tokens wait */
+        few.n_page_free = 21;
+        few.n_owed = 1280;
+        pool_note_load(p, 0, 1, &few);
+        assert_int_equal(taken_by_first(p, 2, k == 1), 0);
+        few.n_owed = 0;
+        pool_note_load(p, 0, 1, &few);
+        assert_int_equal(taken_by_first(p, 2, k == 1), 1);
+        /* when both are short they are as they were, and so is one that does not tell */
+        many.n_page = few.n_page;
+        few.n_page_free = 0;
+        pool_note_load(p, 0, 1, &few);
+        pool_note_load(p, 1, 2, &many);
+        assert_int_equal(taken_by_first(p, 2, k == 1), 2);
+        many.n_page_free = 100;
+        pool_note_load(p, 1, 2, &many);
+        assert_int_equal(taken_by_first(p, 2, k == 1), 0);
+        few.n_page = 0;
+        pool_note_load(p, 0, 1, &few);
+        assert_int_equal(taken_by_first(p, 2, k == 1), 2);
+        pool_check(p);
+        pool_destroy(p);
+    }
+}
+
+/* What it has of a prompt needs no pages; of two servers the one that is not short has fewer. */
+static void pages_are_for_what_is_not_held(void **state)
+{
+    (void)state;
+    struct pool *p;
+    uint64_t keys[] = {11, 12, 13, 14};
+    const struct pool_request q = {.keys = keys, .n_key = 4, .n_token = 6400};
+    struct pool_load load = {.is_up = true, .n_page = 100, .n_page_free = 100};
+    struct pool_lease l;
+    assert_int_equal(pool_create(&p, CHOICE_POWER_OF_TWO, 64), FATHOM_OK);
+    assert_int_equal(pool_add(p, "a:1", NULL), FATHOM_OK);
+    pool_note_load(p, 0, 1, &load);
+    assert_true(pool_take(p, &q, 0, &l));
+    pool_note_sent(p, &q, &l);
+    assert_int_equal(pool_add(p, "b:1", NULL), FATHOM_OK);
+    load.n_page_free = 50;
+    pool_note_load(p, 0, 1, &load);
+    pool_note_load(p, 1, 2, &load);
+    for (int i = 0; i < 8; i++) { /* the other one has no request */
+        assert_true(pool_take(p, &q, 0, &l) && l.place == 0);
+        pool_give(p, &l, POOL_SERVED, 0);
+    }
+    pool_check(p);
+    pool_destroy(p);
+}
+
 static void figures_of_a_look_are_read(void **state)
 {
     (void)state;
     struct pool_load l;
     static const char whole[] =
         "{\"server_load\":3,\"accepts\":true,\"moves_streams\":true,\"numerics\":\"00ff\","
-        "\"max_running\":64,\"waiting_tokens\":500,\"prefill_token_us\":12.5,"
+        "\"max_running\":64,\"waiting_tokens\":500,\"free_pages\":7,\"pages\":90,"
+        "\"prefill_token_us\":12.5,"
         "\"decode_step_us\":3000}";
     assert_true(look_read(&l, whole, sizeof whole - 1));
     assert_true(l.is_up && l.moves && l.numerics == 255 && l.n_room == 64 && l.n_owed == 500);
     assert_true(l.token_us > 12.4 && l.step_us > 2999);
+    assert_true(l.n_page == 90 && l.n_page_free == 7);
     assert_true(look_read(&l, "{\"server_load\":3}", 17));
     assert_true(l.is_up && !l.moves);
     assert_true(look_read(&l, "{\"accepts\":false}", 17));
@@ -528,6 +611,8 @@ int main(void)
         cmocka_unit_test(a_server_in_the_place_of_another_has_failed_nothing),
         cmocka_unit_test(a_server_that_has_told_nothing_comes_last),
         cmocka_unit_test(prompts_go_to_who_prefills_unless_that_is_later),
+        cmocka_unit_test(a_server_that_is_short_of_pages_comes_last),
+        cmocka_unit_test(pages_are_for_what_is_not_held),
         cmocka_unit_test(figures_of_a_look_are_read),
         cmocka_unit_test(a_stream_is_whole_wherever_it_breaks),
         cmocka_unit_test(a_failing_server_is_noticed_in_its_stream),
