@@ -563,7 +563,9 @@ const struct option option_table[] = {
      .group = GROUP_COMMAND, .commands = ON(BENCH_SWEEP), .field = BENCH(pause), USE},
 
     /* ---- router ---- */
-    {"worker-urls", NULL, "URL...", NULL, "servers, beside those that are plain arguments",
+    {"worker-urls", NULL, "URL...", NULL,
+     "servers, beside those that are plain arguments; dns+http://NAME:PORT is one at each address "
+     "that the name has, which may change (docs/router.md)",
      .kind = OPTION_LIST, .adds = true, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.worker_urls), USE},
     {"prefill", NULL, "URL...", NULL,
@@ -586,6 +588,11 @@ const struct option option_table[] = {
     {"decoder-ports", "--decoder-port", "N...", NULL, "and their ports", .kind = OPTION_LIST,
      .adds = true, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.decoder_ports), USE},
+    {"service-discovery", NULL, NULL, NULL, "servers are pods of Kubernetes that a selector finds",
+     .kind = OPTION_FLAG, OF_COMMANDS(ON(ROUTER)),
+     REFUSE("false", "name a headless Service of the pods: dns+http://NAME:PORT (docs/router.md)")},
+    {"selector", NULL, "LABEL=VALUE...", NULL, "labels of these pods", .kind = OPTION_LIST,
+     OF_COMMANDS(ON(ROUTER)), REFUSE(NULL, "a headless Service selects: dns+http://NAME:PORT")},
     {"policy", NULL, "NAME", "cache_aware",
      "which server gets a request: cache_aware (the one that will have the first token soonest, by "
      "what it has of the prompt and what waits there), power_of_two, round_robin, consistent_hash "

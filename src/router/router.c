@@ -14,6 +14,7 @@
 #include "http/gate.h"
 #include "http/listen.h"
 #include "http/loop.h"
+#include "router/discover.h"
 #include "router/front.h"
 #include "router/look.h"
 
@@ -32,6 +33,7 @@ enum {
 struct router {
     struct router_options o;
     struct pool *pool;
+    struct discover *discover;
     struct looks *looks;
     struct upstream **upstreams; /* [n_http_thread], as the guests of these */
     struct loop_guest *guests;
@@ -65,9 +67,15 @@ static void raise_file_limit(const struct router_options *o)
 static fathom_err open_pool(struct router *r, fathom_diag *d)
 {
     TRY(pool_create(&r->pool, r->o.policy, PREFIX_KEYS));
-    for (size_t i = 0; i < r->o.n_server; i++) TRY(pool_add(r->pool, r->o.servers[i], d));
-    for (size_t i = 0; i < r->o.n_prefill; i++) {
-        TRY(pool_add_prefill(r->pool, r->o.prefills[i], d));
+    TRY(discover_create(&r->discover, r->pool));
+    for (size_t i = 0; i < r->o.n_server + r->o.n_prefill; i++) {
+        bool prefills = i >= r->o.n_server;
+        const char *url = prefills ? r->o.prefills[i - r->o.n_server] : r->o.servers[i];
+        if (discover_is_name(url)) {
+            TRY(discover_add(r->discover, url, prefills, d));
+        } else {
+            TRY(prefills ? pool_add_prefill(r->pool, url, d) : pool_add(r->pool, url, d));
+        }
     }
     return looks_create(&r->looks, r->pool, r->o.server_key);
 }
@@ -138,6 +146,7 @@ static fathom_err open_all(struct router *r, fathom_diag *d)
     r->front.admin_key = r->o.admin_key;
     r->front.names = (struct host_names){r->o.host, r->o.allowed_hosts, r->o.n_allowed_host,
                                          listen_is_on_loopback(r->listen_fd)};
+    TRY(discover_start(r->discover, d));
     return open_port(r, d);
 }
 
@@ -196,6 +205,7 @@ void router_close(struct router *r)
     mem_free(r->upstreams);
     mem_free(r->guests);
     looks_destroy(r->looks);
+    discover_destroy(r->discover);
     pool_destroy(r->pool);
     gate_destroy(r->gate);
     tls_destroy(r->tls);

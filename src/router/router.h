@@ -2,12 +2,13 @@
  *
  * All is done by the HTTP threads: each reads requests, chooses their servers, speaks to these,
  * writes what comes back and moves streams (relay.h). So a token passes through one thread, which
- * is woken once. The first one looks at the servers too.
+ * is woken once. The first one looks at the servers too; names that stand for servers have a thread
+ * of their own.
  *
  * The folder from the ground up: request_view.h looks at a body, prefix_table.h remembers what was
- * sent where, choice.h chooses, pool.h knows the servers, upstream.h speaks to them,
- * stream_follow.h notes what has left, relay.h is a request on its way, look.h looks at servers,
- * front.h is the port.
+ * sent where, choice.h chooses, pool.h knows the servers, discover.h finds them, upstream.h speaks
+ * to them, stream_follow.h notes what has left, relay.h is a request on its way, look.h looks at
+ * servers, front.h is the port.
  */
 #ifndef FATHOM_ROUTER_ROUTER_H
 #define FATHOM_ROUTER_ROUTER_H
@@ -27,7 +28,7 @@ struct router_options {
     uint16_t port;                    /* 0: one that is free (router_port tells) */
     const char *const *allowed_hosts; /* names of it: http/host_names.h */
     size_t n_allowed_host;
-    const char *const *servers; /* addresses; more may come while it runs */
+    const char *const *servers; /* addresses, or names of discover.h; more may come while it runs */
     size_t n_server;
     const char *const *prefills; /* servers that compute prompts for those */
     size_t n_prefill;

@@ -2,7 +2,7 @@
 """The Helm chart, the plain manifests, which are the chart with its own values, and compose files.
 
     tests/clients/chart_check.py path/to/fathom
-    tests/clients/chart_check.py --write          deploy/kubernetes/fathom.yaml anew
+    tests/clients/chart_check.py --write          deploy/kubernetes/fathom.yaml and router.yaml anew
 
 Helm is not needed: the few constructs of templates that the chart uses are read here, and another
 one fails. Every object is checked against the schemas of Kubernetes (kubernetes-validate), what the
@@ -29,8 +29,7 @@ import yaml  # noqa: E402 pylint: disable=wrong-import-position
 
 CHART = os.path.join(client_env.ROOT, "deploy/helm/fathom")
 HOSTS = os.path.join(client_env.ROOT, "deploy/kubernetes/hosts.yaml")
-PLAIN = os.path.join(client_env.ROOT, "deploy/kubernetes/fathom.yaml")
-HEAD = ("# The chart of deploy/helm/fathom with its own values, for `kubectl apply -f`. Made by\n"
+HEAD = ("# The chart of deploy/helm/fathom with its own values%s, for `kubectl apply -f`. Made by\n"
         "# tests/clients/chart_check.py --write; a test compares.\n")
 ACTION = re.compile(r"\{\{(-?)\s*(.*?)\s*(-?)\}\}", re.S)
 VERSION = "1.31"
@@ -148,15 +147,26 @@ def by_kind(text):
     return {o["kind"]: o for o in objects(text)}
 
 
+def plain():
+    """The manifests for those who have no Helm: path and text of each."""
+    for name, chosen, what in (("fathom", values(), ""),
+                               ("router", values(router__enabled=True), " and a router")):
+        yield (os.path.join(client_env.ROOT, f"deploy/kubernetes/{name}.yaml"),
+               HEAD % what + render(chosen))
+
+
 class Chart(unittest.TestCase):
     def test_the_plain_manifests_are_the_chart(self):
-        with open(PLAIN, encoding="utf-8") as f:
-            self.assertEqual(f.read(), HEAD + render(values()))
+        for path, text in plain():
+            with open(path, encoding="utf-8") as f:
+                self.assertEqual(f.read(), text)
 
     def test_every_object_fits_kubernetes_schemas(self):
         chosen = [values(), values(secret="", gpus=0, autoscaling__enabled=False, args=[]),
                   values(models__existingClaim="x", runtimeClassName="nvidia", tolerations=[],
-                         nodeSelector={"kubernetes.io/hostname": "g505"})]
+                         nodeSelector={"kubernetes.io/hostname": "g505"}),
+                  values(router__enabled=True, router__replicas=2),
+                  values(router__enabled=True, secret="")]
         with open(os.path.join(client_env.ROOT, "deploy/kubernetes/secret.example.yaml"),
                   encoding="utf-8") as f:
             texts = [render(v) for v in chosen] + [f.read()]
@@ -199,13 +209,60 @@ class Chart(unittest.TestCase):
         self.assertEqual(mounted, {v["name"] for v in pod["spec"]["volumes"]})
 
     def test_the_program_knows_what_its_containers_are_told(self):
-        pod = by_kind(render(values()))["Deployment"]["spec"]["template"]["spec"]
-        for container in pod["containers"] + pod["initContainers"]:
+        pods = [o["spec"]["template"]["spec"] for o in objects(render(values(router__enabled=True)))
+                if o["kind"] == "Deployment"]
+        self.assertEqual(len(pods), 2)
+        for container in sum((p["containers"] + p.get("initContainers", []) for p in pods), []):
             words = [a.split("=")[0] for a in container["args"] if a.startswith("--")]
             known = subprocess.run([FATHOM, container["args"][0], "--help"], check=True, text=True,
                                    capture_output=True).stdout
             for word in words:
                 self.assertIn(f"{word} ", known.replace("\n", " "), word)
+
+
+    def test_the_router_is_told_the_servers_service_and_shares_their_secret(self):
+        made = {(o["kind"], o["metadata"]["name"]): o
+                for o in objects(render(values(router__enabled=True, router__args=["--max-moves=2"])))}
+        servers, router = (made["Deployment", name]["spec"]["template"]
+                           for name in ("fathom", "fathom-router"))
+        found, front = (made["Service", name]["spec"] for name in ("fathom-servers", "fathom-router"))
+        for selector, labels, others in (
+                (found["selector"], servers["metadata"]["labels"], router["metadata"]["labels"]),
+                (front["selector"], router["metadata"]["labels"], servers["metadata"]["labels"])):
+            self.assertLessEqual(selector.items(), labels.items())
+            self.assertFalse(selector.items() <= others.items())
+        self.assertEqual(made["Deployment", "fathom-router"]["spec"]["selector"]["matchLabels"],
+                         front["selector"])
+        self.assertEqual((found["clusterIP"], found["publishNotReadyAddresses"]), ("None", True))
+        args = router["spec"]["containers"][0]["args"]
+        port = found["ports"][0]["port"]
+        self.assertEqual(args[:2], ["router", f"dns+http://fathom-servers:{port}"])
+        self.assertEqual(args[-1], "--max-moves=2")
+        self.assertEqual(servers["spec"]["containers"][0]["ports"][0]["containerPort"], port)
+        for pod in (servers, router):
+            self.assertIn("--pool-secret-file=/keys/pool-secret", pod["spec"]["containers"][0]["args"])
+            items = [v["secret"]["items"] for v in pod["spec"]["volumes"] if v["name"] == "keys"]
+            self.assertIn({"key": "pool-secret", "path": "pool-secret"}, items[0])
+        self.assertNotIn("serviceAccountName", router["spec"])
+
+    def test_what_the_router_is_told_finds_a_server(self):
+        port, front = free_port(), free_port()
+        for o in objects(render(values(router__enabled=True, secret=""))):
+            if o["kind"] == "Deployment" and o["metadata"]["name"] == "fathom-router":
+                args = o["spec"]["template"]["spec"]["containers"][0]["args"]
+        command = [a.replace("fathom-servers:8000", "127.0.0.1:" + port)
+                   .replace("--port=8000", "--port=" + front) for a in args]
+        with contextlib.ExitStack() as ends:
+            for told in (["serve", "--port=" + port], command):
+                ends.callback(end, subprocess.Popen([FATHOM, *told], stdout=subprocess.DEVNULL,
+                                                    stderr=subprocess.DEVNULL))
+            for _ in range(10 * client_env.HANG_S):
+                with contextlib.suppress(OSError):
+                    with urllib.request.urlopen(f"http://127.0.0.1:{front}/ready") as answer:
+                        self.assertEqual(answer.status, 200)
+                        return
+                time.sleep(0.1)
+            self.fail("the router has found no server")
 
 
 def free_port():
@@ -401,8 +458,9 @@ class Compose(unittest.TestCase):
 
 if __name__ == "__main__":
     if "--write" in sys.argv:
-        with open(PLAIN, "w", encoding="utf-8") as f:
-            f.write(HEAD + render(values()))
+        for path, text in plain():
+            with open(path, "w", encoding="utf-8") as f:
+                f.write(text)
         sys.exit(0)
     FATHOM = os.path.abspath(sys.argv.pop(1))
     unittest.main(argv=[sys.argv[0], "-v"])

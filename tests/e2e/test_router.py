@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """test_router - servers of the pilot behind a router: choices, retries, streams that move
 
-    test_router.py resume|router|kill [N] PROGRAM
+    test_router.py resume|router|names|kill [N] PROGRAM
 
 resume: a stream cut behind any token goes on at another server to the same bytes, in all four APIs.
 router: cached prefixes, servers that come and go, errors, clients that leave.
+names: the addresses of a name are servers.
 kill: servers are killed within N streams (default 40); every text is the undisturbed one.
 """
 
@@ -57,10 +58,10 @@ REQUESTS = [
 class Router(Server):
     """`fathom router` in front of servers."""
 
-    def __init__(self, servers, *flags):
+    def __init__(self, servers, *flags, before=(), stderr=None):
         self.process = subprocess.Popen(
-            [Server.path, "router", "--port", "0", "--look-interval", "0.05", *flags,
-             *[s.url for s in servers]], stdout=subprocess.PIPE, text=True)
+            [*before, Server.path, "router", "--port", "0", "--look-interval", "0.05", *flags,
+             *[s.url for s in servers]], stdout=subprocess.PIPE, stderr=stderr, text=True)
         atexit.register(self.kill)
         self.host = "127.0.0.1"
         for line in self.process.stdout:
@@ -321,6 +322,82 @@ def check_pages(router, servers):
         assert (known["pages"], known["free_pages"]) == (told["pages"], told["free_pages"]), (known, told)
 
 
+def can_bind_files():
+    """Whether a process here may have files of its own in /etc."""
+    return subprocess.run(["unshare", "-rm", "mount", "--bind", "/etc/hosts", "/etc/hosts"], check=False,
+                          capture_output=True, timeout=HANG_S).returncode == 0
+
+
+def check_names():
+    """A name's addresses are servers, which come and go with it."""
+    for name, says in (("dns+http://pool", "no name of servers"), ("dns+ftp://pool:1", "no name of servers"),
+                       ("dns+http://pool:0", "no name of servers"), ("dns://pool:1", "no server's address"),
+                       ("dns+http://pool:8000/x", "no name of servers")):
+        done = subprocess.run([Server.path, "router", "--port", "0", name], capture_output=True, text=True,
+                              check=False, timeout=HANG_S)
+        assert done.returncode == 1 and says in done.stderr, done
+        assert done.stderr.count("\n") == 1, done.stderr
+    if not can_bind_files():
+        print("nobody here may have an /etc/hosts of its own")
+        return
+    first = server("--host", "127.0.0.1")
+    second = server("--host", "127.0.0.2", "--port", str(first.port))
+    one, two = (f"http://127.0.0.{i}:{first.port}" for i in (1, 2))
+    with tempfile.TemporaryDirectory() as folder:
+        hosts, resolver = os.path.join(folder, "hosts"), os.path.join(folder, "resolv.conf")
+
+        def set_addresses(*addresses):
+            with open(hosts, "w", encoding="ascii") as f:
+                f.write("".join(f"{a} pool\n" for a in addresses))
+
+        with open(resolver, "w", encoding="ascii") as f:
+            f.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        set_addresses()
+        log = Log()
+        router = Router([], f"dns+http://pool:{first.port}", stderr=log, before=(
+            "unshare", "-rm", "sh", "-c", 'mount --bind "$0" /etc/hosts && '
+            'mount --bind "$1" /etc/resolv.conf && shift && exec "$@"', hosts, resolver))
+        wait_until(lambda: "pool has no address" in log.text())
+        assert router.get("/ready")[0] == 503 and not router.instances()
+        set_addresses("127.0.0.1")
+        router.wait_up(1)
+        assert list(router.instances()) == [one]
+        # a stream that runs where the name no longer leads is whole
+        connection = router.connect()
+        connection.request("POST", "/v1/chat/completions", json.dumps({**CHAT, "max_tokens": 1500}))
+        answer = connection.getresponse()
+        assert answer.read1(100)
+        first.process.send_signal(signal.SIGSTOP)  # it does not end meanwhile
+        set_addresses("127.0.0.2", "127.0.0.2")
+        wait_until(lambda: two in router.instances()
+                   and router.instances().get(one, {}).get("state", "leaving") == "leaving")
+        first.process.send_signal(signal.SIGCONT)
+        assert answer.read().endswith(b"data: [DONE]\n\n")
+        connection.close()
+        wait_until(lambda: list(router.instances()) == [two])
+        assert ask(router, "/v1/completions", {"prompt": "x", "max_tokens": 1})[0] == 200
+        set_addresses("127.0.0.1", "127.0.0.2")
+        router.wait_up(2)
+        # a name that nobody knows any more changes nothing, nor does who was named by hand
+        assert ask(router, "/instances/add", {"url": "127.0.0.3:1"})[0] == 200
+        n_told = log.text().count("pool has no address")
+        set_addresses()
+        wait_until(lambda: log.text().count("pool has no address") > n_told)
+        assert set(router.instances()) == {one, two, "http://127.0.0.3:1"}
+        router.wait_up(2)
+        # more than there are places for
+        set_addresses(*(f"127.0.1.{i}" for i in range(1, 71)))
+        wait_until(lambda: "more servers than there are places" in log.text())
+        assert len(router.instances()) == 64 and one not in router.instances()
+        set_addresses("127.0.0.1", "127.0.0.2")
+        router.wait_up(2)
+        assert set(router.instances()) == {one, two, "http://127.0.0.3:1"}
+        assert router.stop() == 0
+    for s in (first, second):
+        assert s.stop() == 0
+    print("the addresses of a name came and went")
+
+
 def check_errors(router):
     for path, body, want in [("/v1/chat/completions", {"messages": 5}, 400),
                              ("/v1/nothing", {}, 404),
@@ -555,6 +632,8 @@ def main():
         check_resume()
     elif part == "router":
         check_router()
+    elif part == "names":
+        check_names()
     else:
         check_kill(int(sys.argv[2]) if len(sys.argv) > 3 else 40)
 
