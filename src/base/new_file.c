@@ -25,7 +25,7 @@ static fathom_err failed(const char *path, fathom_diag *d)
          strerror(cause));
 }
 
-fathom_err new_file_begin(struct new_file *f, const char *path, fathom_diag *d)
+static fathom_err open_part(struct new_file *f, const char *path, int flags, fathom_diag *d)
 {
     f->fd = -1;
     int n = snprintf(f->path, sizeof f->path, "%s", path);
@@ -34,8 +34,30 @@ fathom_err new_file_begin(struct new_file *f, const char *path, fathom_diag *d)
         FAIL(d, FATHOM_EINVAL, "%.80s...: the path is longer than %d bytes", path,
              LIMIT_PATH_BYTES - 6);
     }
-    f->fd = open(f->part, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    f->fd = open(f->part, O_WRONLY | O_CREAT | O_CLOEXEC | flags, 0666);
     return f->fd < 0 ? failed(f->part, d) : FATHOM_OK;
+}
+
+fathom_err new_file_begin(struct new_file *f, const char *path, fathom_diag *d)
+{
+    return open_part(f, path, O_TRUNC, d);
+}
+
+fathom_err new_file_go_on(struct new_file *f, const char *path, fathom_diag *d)
+{
+    return open_part(f, path, 0, d);
+}
+
+fathom_err new_file_cut(struct new_file *f, uint64_t n, fathom_diag *d)
+{
+    ASSERT(f->fd >= 0);
+    return ftruncate(f->fd, (off_t)n) == 0 ? FATHOM_OK : failed(f->part, d);
+}
+
+void new_file_leave(struct new_file *f)
+{
+    if (f->fd >= 0) (void)close(f->fd);
+    f->fd = -1;
 }
 
 fathom_err new_file_write(struct new_file *f, const void *bytes, size_t n, uint64_t offset,

@@ -106,6 +106,7 @@ struct invocation {
 
 /* The subcommands. What they say goes to standard output; an error is returned with a message. */
 fathom_err cmd_serve(const struct invocation *v, fathom_diag *d);
+fathom_err cmd_run_batch(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_run(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d);
 fathom_err cmd_tokenize(const struct invocation *v, fathom_diag *d);

@@ -245,7 +245,8 @@ struct settings {
     bool force_include_usage;
     const char *log_level;
 
-    const char *prompt; /* NULL: a chat in the terminal */
+    const char *input_file, *output_file; /* of a batch; NULL: not given */
+    const char *prompt;                   /* NULL: a chat in the terminal */
     const char *system;
     bool thinking;
     double temperature; /* negative: the checkpoint's, here and below */

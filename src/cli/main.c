@@ -18,6 +18,7 @@ typedef fathom_err command_function(const struct invocation *v, fathom_diag *d);
 static command_function *const functions[COMMAND_COUNT] = {
     [COMMAND_SERVE] = cmd_serve,
     [COMMAND_RUN] = cmd_run,
+    [COMMAND_RUN_BATCH] = cmd_run_batch,
     [COMMAND_INSPECT] = cmd_inspect,
     [COMMAND_TOKENIZE] = cmd_tokenize,
     [COMMAND_PLAN] = cmd_plan,
@@ -77,8 +78,7 @@ static const char *foreign_command(const char *word)
                  {"download", "`fathom pull org/name` brings a checkpoint"},
                  {"list", "`hf cache ls` lists what is there"},
                  {"ls", "`hf cache ls` lists what is there"},
-                 {"collect-env", "`fathom doctor` looks at the machine"},
-                 {"run-batch", "`fathom serve` and a client; `fathom run --prompt TEXT` for one"}};
+                 {"collect-env", "`fathom doctor` looks at the machine"}};
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].word, word) == 0) return known[i].advice;
     }
@@ -158,8 +158,10 @@ static int parse_and_run(enum command c, int argc, char **argv)
     const struct option_input in = {argc, argv, environment.variables, environment.n_variable,
                                     &environment.launcher};
     fathom_err err = options_parse(&s, c, &in, &notes, &d);
-    if (!err && (c == COMMAND_SERVE || c == COMMAND_BENCH_LATENCY || c == COMMAND_BENCH_THROUGHPUT))
+    if (!err && (c == COMMAND_SERVE || c == COMMAND_RUN_BATCH || c == COMMAND_BENCH_LATENCY ||
+                 c == COMMAND_BENCH_THROUGHPUT)) {
         err = environment_tell(&notes);
+    }
     int status = err ? fail(err, &d, STATUS_USAGE) : STATUS_OK;
     if (!s.help && notes.len) fprintf(stderr, "%s", buf_str(&notes));
     buf_free(&notes);

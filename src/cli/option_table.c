@@ -14,10 +14,11 @@ enum {
     OFFLINE = ON(BENCH_LATENCY) | ON(BENCH_THROUGHPUT),
     ONLINE = ON(BENCH_SERVE) | ON(BENCH_SWEEP),
     SAMPLED = ON(BENCH_THROUGHPUT) | ONLINE, /* commands that have a dataset */
-    HOSTED = SERVE | OFFLINE,                /* commands that take vLLM's engine options */
+    ANSWERING = SERVE | ON(RUN_BATCH),       /* commands that answer requests of the API */
+    HOSTED = ANSWERING | OFFLINE,            /* commands that take vLLM's engine options */
     ENGINE = HOSTED | ON(RUN),               /* commands that start an engine */
     PLANNED = ENGINE | ON(PLAN) | ON(DOCTOR) | ON(BENCH_KERNELS), /* commands that size one */
-    LAID_OUT = SERVE | ON(PLAN) | ON(DOCTOR),                     /* that choose a layout */
+    LAID_OUT = ANSWERING | ON(PLAN) | ON(DOCTOR),                 /* that choose a layout */
     MODEL = PLANNED | ON(INSPECT) | ON(TOKENIZE),                 /* commands that have a model */
     ASKING = ON(CHAT) | ON(COMPLETE),                             /* that ask another server */
     SCORED = ON(EVALUATE) | ON(QUANTIZE),                         /* commands that score texts */
@@ -33,11 +34,12 @@ enum {
 #define OF_COMMANDS(list) .group = GROUP_FOREIGN, .commands = (list), .field = NO_FIELD
 #define OF_ONLINE OF_COMMANDS(ONLINE)
 #define OF_OFFLINE OF_COMMANDS(OFFLINE)
+#define OF_BATCH OF_COMMANDS(ON(RUN_BATCH))
 #define OF_THROUGHPUT OF_COMMANDS(ON(BENCH_THROUGHPUT))
 #define PARALLEL .group = GROUP_PARALLEL, .commands = HOSTED, .field = NO_FIELD
 #define BENCH(name) FIELD(bench.name)
 #define LENGTH .kind = OPTION_COUNT, .hi = 1 << 24, .group = GROUP_DATASET
-#define ALONE .group = GROUP_PARALLEL, .commands = OFFLINE, .field = NO_FIELD
+#define ALONE .group = GROUP_PARALLEL, .commands = OFFLINE | ON(RUN_BATCH), .field = NO_FIELD
 #define SERVED_HOSTS "only fathom serve runs on several hosts: leave the flag out"
 #define SGLANG .group = GROUP_SGLANG, .commands = SERVE
 #define ANY_COUNT .kind = OPTION_COUNT, .lo = 0, .hi = 1e15
@@ -101,8 +103,8 @@ const struct option option_table[] = {
      .field = FIELD(load_format), USE},
     {"seed", NULL, "N", "-1",
      "seed of requests that bring none; -1: drawn from the system at start", .kind = OPTION_COUNT,
-     .lo = -1, .hi = 9e15, .group = GROUP_MODEL, .commands = SERVE | ON(RUN), .field = FIELD(seed),
-     USE},
+     .lo = -1, .hi = 9e15, .group = GROUP_MODEL, .commands = ANSWERING | ON(RUN),
+     .field = FIELD(seed), USE},
     {"config", NULL, "FILE", NULL,
      "options from a file: YAML, or JSON when its name ends in .json; keys are names without "
      "dashes; the command line holds over it",
@@ -142,8 +144,8 @@ const struct option option_table[] = {
     {"scheduling-policy", NULL, "NAME", "fcfs",
      "order of waiting requests; fcfs: of arrival, API keys taking turns; priority: the field "
      "`priority` of a request goes first, lower is earlier",
-     .kind = OPTION_CHOICE, .choices = "fcfs|priority", .group = GROUP_MEMORY, .commands = SERVE,
-     .field = FIELD(scheduling_policy), USE},
+     .kind = OPTION_CHOICE, .choices = "fcfs|priority", .group = GROUP_MEMORY,
+     .commands = ANSWERING, .field = FIELD(scheduling_policy), USE},
     {"kv-cache-dtype", NULL, "TYPE", "auto",
      "what the cache holds; auto: bfloat16; fp8: 656 bytes a token and layer, scaled by powers "
      "of two",
@@ -255,7 +257,7 @@ const struct option option_table[] = {
      .field = FIELD(router.port), USE},
     {"served-model-name", NULL, "NAME...", NULL,
      "names that requests may give, the first one shown; default: MODEL as given",
-     .kind = OPTION_LIST, .group = GROUP_SERVER, .commands = SERVE,
+     .kind = OPTION_LIST, .group = GROUP_SERVER, .commands = ANSWERING,
      .field = FIELD(served_model_name), USE},
     {"uds", NULL, "PATH", NULL, "listen on a socket file (mode 0600) instead of host and port",
      .kind = OPTION_TEXT, .group = GROUP_SERVER, .commands = SERVE, .field = FIELD(uds), USE},
@@ -309,8 +311,8 @@ const struct option option_table[] = {
     {"strict-fields", NULL, NULL, NULL,
      "refuse a request with a field or a type of tool that no API here knows; without it that is "
      "passed over with a warning",
-     .kind = OPTION_FLAG, .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(strict_fields),
-     USE},
+     .kind = OPTION_FLAG, .group = GROUP_SECURITY, .commands = ANSWERING,
+     .field = FIELD(strict_fields), USE},
     {"enable-tokenizer-info-endpoint", NULL, NULL, NULL,
      "GET /tokenizer_info shows the checkpoint's tokenizer_config.json", .kind = OPTION_FLAG,
      .group = GROUP_SECURITY, .commands = SERVE, .field = FIELD(tokenizer_info), USE},
@@ -418,15 +420,15 @@ const struct option option_table[] = {
      "{\"reasoning_end_str\": \"WORDS</think>\"}: what ends reasoning that has come to its "
      "thinking_token_budget, instead of </think> alone; such as \"\\n\\nI have to answer "
      "now.\\n</think>\"",
-     .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = SERVE, .field = FIELD(reasoning_config),
-     USE},
+     .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = ANSWERING,
+     .field = FIELD(reasoning_config), USE},
     {"special-tokens-in-text", NULL, "NAME", "escape",
      "what a chat's messages and tools spell like a control token: escape: it is text, so that it "
      "cannot forge a turn; allow: it becomes one, as in vLLM",
-     .kind = OPTION_CHOICE, .choices = "escape|allow", .group = GROUP_CHAT, .commands = SERVE,
+     .kind = OPTION_CHOICE, .choices = "escape|allow", .group = GROUP_CHAT, .commands = ANSWERING,
      .field = FIELD(special_tokens_in_text), USE},
     {"enable-auto-tool-choice", NULL, NULL, NULL, "parse the calls of a request with tools",
-     .kind = OPTION_FLAG, .group = GROUP_CHAT, .commands = SERVE, .field = NO_FIELD,
+     .kind = OPTION_FLAG, .group = GROUP_CHAT, .commands = ANSWERING, .field = NO_FIELD,
      NOTE("true", "a request with tools always has its calls parsed")},
 
     {"thinking", NULL, NULL, NULL,
@@ -435,24 +437,36 @@ const struct option option_table[] = {
     {"generation-config", NULL, "NAME", "auto",
      "sampling of requests that do not say; auto: the checkpoint's generation_config.json; vllm: "
      "temperature 1 and nothing cut off",
-     .kind = OPTION_CHOICE, .choices = "auto|vllm", .group = GROUP_CHAT, .commands = SERVE,
+     .kind = OPTION_CHOICE, .choices = "auto|vllm", .group = GROUP_CHAT, .commands = ANSWERING,
      .field = FIELD(generation_config), USE},
     {"override-generation-config", NULL, "JSON", NULL,
      "sampling of requests that do not say, before either of these: temperature, top_p, top_k, "
      "min_p, repetition_penalty, such as {\"temperature\": 0.6, \"top_p\": 0.95}",
-     .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = SERVE,
+     .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = ANSWERING,
      .field = FIELD(override_generation_config), USE},
     {"default-chat-template-kwargs", NULL, "JSON", NULL,
      "{\"thinking\": true} is --thinking, {\"thinking\": false} --no-thinking; likewise "
      "enable_thinking",
-     .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = SERVE,
+     .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = ANSWERING,
      .field = FIELD(default_chat_template_kwargs), USE},
     {"enable-force-include-usage", NULL, NULL, NULL,
      "every stream of chats and completions ends with its usage, asked for or not",
-     .kind = OPTION_FLAG, .group = GROUP_CHAT, .commands = SERVE,
+     .kind = OPTION_FLAG, .group = GROUP_CHAT, .commands = ANSWERING,
      .field = FIELD(force_include_usage), USE},
 
     /* ---- of one command ---- */
+    {"input-file", "-i", "FILE", NULL,
+     "requests, a line of JSON each: custom_id, method, url, body; -: standard input",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(RUN_BATCH),
+     .field = FIELD(input_file), USE},
+    {"output-file", "-o", "FILE", NULL,
+     "their answers in the same order; the name ends in .part until all are there; -: standard "
+     "output",
+     .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(RUN_BATCH),
+     .field = FIELD(output_file), USE},
+    {"resume", NULL, NULL, NULL,
+     "go on behind the answers that an interrupted run has left in FILE.part", .kind = OPTION_FLAG,
+     .group = GROUP_COMMAND, .commands = ON(RUN_BATCH), .field = FIELD(resume), USE},
     {"prompt", "-p", "TEXT", NULL, "answer this and end; - reads it from standard input",
      .kind = OPTION_TEXT, .group = GROUP_COMMAND, .commands = ON(RUN), .field = FIELD(prompt), USE},
     {"system", NULL, "TEXT", NULL, "system message", .kind = OPTION_TEXT, .group = GROUP_COMMAND,

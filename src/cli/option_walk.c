@@ -343,6 +343,27 @@ static void name_origin(const struct option_walk *w)
     (void)snprintf(w->diag->text, sizeof w->diag->text, "%s: %.400s", w->origin, was.text);
 }
 
+/* A batch needs both of its files. */
+static fathom_err check_batch(const struct option_walk *w)
+{
+    const struct settings *s = w->settings;
+    const struct {
+        const char *flag, *name;
+    } files[] = {{"--input-file", s->input_file}, {"--output-file", s->output_file}};
+    for (size_t i = 0; i < 2 && w->command == COMMAND_RUN_BATCH; i++) {
+        const char *name = files[i].name;
+        if (!name) {
+            FAIL(w->diag, FATHOM_EINVAL, "%s is missing: a file, or - for a standard stream",
+                 files[i].flag);
+        }
+        if (strncmp(name, "http://", 7) == 0 || strncmp(name, "https://", 8) == 0) {
+            FAIL(w->diag, FATHOM_EINVAL, "%s %.200s: nothing is fetched or sent; give a file",
+                 files[i].flag, name);
+        }
+    }
+    return FATHOM_OK;
+}
+
 fathom_err options_parse(struct settings *s, enum command command, const struct option_input *in,
                          struct buf *notes, fathom_diag *d)
 {
@@ -365,6 +386,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_plain(&w), done);
     if (!s->help) TRY_GOTO(option_take_sglang(&w), done);
+    if (!s->help) TRY_GOTO(check_batch(&w), done);
     if (!s->help) TRY_GOTO(check_executor(&w), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
     if (!s->help) TRY_GOTO(option_follow_launcher(&w), done);

@@ -32,6 +32,7 @@
 #include "http/gate.h"
 #include "http/listen.h"
 #include "http/supervisor.h"
+#include "server/batch_api.h"
 #include "server/grammar_cache.h"
 #include "server/health.h"
 #include "server/http/access_log.h"
@@ -55,6 +56,7 @@ struct server {
     struct server_claim *claim;
     bool owns_claim;
     struct http *http;   /* NULL: not open */
+    struct batch *batch; /* with no_port; else NULL */
     struct admin *admin; /* NULL: none */
     pthread_t poll_thread;
     uint64_t trim_us; /* when the heap was last looked at; of the poll thread, as heap_free */
@@ -176,13 +178,14 @@ static fathom_err start(struct server *s, fathom_diag *d)
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE); /* each stop counts */
     if (s->stop_fd < 0) FAIL(d, FATHOM_EIO, "no handle to wait on: %s", strerror(errno));
     s->claim = s->served.o.claim;
-    s->owns_claim = !s->claim;
+    s->owns_claim = !s->claim && !s->served.o.no_port;
     if (s->owns_claim) TRY(server_claim_make(&s->claim, &s->served.o, d));
     TRY(make_parts(s, d));
     if (pthread_create(&s->poll_thread, NULL, poll_main, s) != 0) {
         FAIL(d, FATHOM_EIO, "the thread that polls the engine cannot be started");
     }
     s->poll_started = true;
+    if (s->served.o.no_port) return batch_create(&s->batch, &s->env);
     TRY(http_open(&s->http, &s->env, s->claim, d));
     if (!s->served.o.admin_socket) return FATHOM_OK;
     return admin_open(&s->admin, &s->env, s->claim, stop, s, d);
@@ -221,6 +224,11 @@ fathom_err server_check_address(const char *host, uint16_t port, fathom_diag *d)
 uint16_t server_port(const struct server *s)
 {
     return s->claim->port;
+}
+
+struct batch *server_batch(struct server *s)
+{
+    return s->batch;
 }
 
 /* ---- run and stop -------------------------------------------------------------------------- */
@@ -378,6 +386,7 @@ void server_destroy(struct server *s)
 {
     if (!s) return;
     admin_close(s->admin);
+    batch_destroy(s->batch);
     end_jobs(s);
     if (s->poll_started) {
         wait_for_jobs(s, health_look(&s->health) ? LAST_WORDS_MS : ENGINE_PATIENCE_MS);

@@ -17,6 +17,7 @@
 #include "fathom/fathom.h"
 #include "server/server_options.h"
 
+struct batch;
 struct server;
 struct server_claim;
 struct key_list;
@@ -48,6 +49,10 @@ uint16_t server_port(const struct server *s);
 /* server_check_address - whether a server could listen there now
  * Errors  EINVAL, EIO as of server_claim_make. */
 fathom_err server_check_address(const char *host, uint16_t port, fathom_diag *d);
+
+/* server_batch - where requests come from with o->no_port (batch_api.h); else NULL. The server's:
+ * server_destroy gives up what is not taken. */
+struct batch *server_batch(struct server *s);
 
 /* server_run - wait until server_stop or a fatal error of the engine; then refuse new requests and
  * let the running ones end (up to drain_timeout_ms; a second server_stop cuts it short). What still

@@ -17,6 +17,7 @@ struct server_options {
     struct server_claim *claim;   /* made of these options before; NULL: server_create makes one */
     const char *host;             /* address or name to listen on; NULL: 127.0.0.1 */
     uint16_t port;                /* 0: one that is free (server_port tells) */
+    bool no_port;                 /* nothing is listened on: requests come by server_batch */
     const char *uds;              /* path of a socket to listen on instead; NULL: none */
     struct supervisor supervisor; /* with a socket in it: that is listened on instead */
     const char *admin_socket;     /* path of the socket for operators (admin.h); NULL: none */

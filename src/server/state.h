@@ -1,8 +1,8 @@
 /* state.h - flags and counts that any thread of the server reads and changes, without a lock
  *
  * Locks of the server, in the order in which they are taken: the lock of the jobs, then one job's
- * lock. The locks of workers, the cache of grammars, the engine, the gate and the mail of
- * connections are taken last and by themselves.
+ * lock. The locks of workers, the cache of grammars, the engine, the gate, the mail of
+ * connections and a batch are taken last and by themselves.
  */
 #ifndef FATHOM_SERVER_STATE_H
 #define FATHOM_SERVER_STATE_H

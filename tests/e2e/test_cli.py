@@ -159,7 +159,7 @@ class Cli(unittest.TestCase):
                            (("pull",), "fathom pull ORG/NAME"),
                            (("pull", "a/b", "c/d"), "one argument too many"),
                            (("bench", "report"), "fathom bench report FILE..."),
-                           (("run-batch",), "fathom serve"),
+                           (("run-batch",), "--input-file is missing"),
                            (("serve", "-ngl", "99"), "--backend"),
                            (("serve", "-c", "4096"), "--max-model-len"),
                            (("run", "--temperature", "9"), "-1 to 2"),
