@@ -1,7 +1,7 @@
 /* cmd_router.c - fathom router: one address for many servers
  *
  * The first SIGINT or SIGTERM lets requests finish, the second ends them. SIGHUP reads the
- * certificate anew.
+ * certificate anew; those for servers are read by each connection.
  */
 #include <stdio.h>
 #include <string.h>
@@ -120,6 +120,9 @@ static fathom_err read_setup(struct router_setup *p, const struct settings *s, f
         .server_key = s->router.server_api_key,
         .admin_key = s->router.admin_key,
         .insecure = s->router.insecure,
+        .ca_path = s->router.ca_cert_path,
+        .cert_path = s->router.client_cert_path,
+        .key_path = s->router.client_key_path,
         .look_ms = (uint32_t)(s->router.look_interval * 1000),
         .max_moves = (uint32_t)s->router.max_moves,
         .max_connections = (uint32_t)s->max_connections,
@@ -129,6 +132,7 @@ static fathom_err read_setup(struct router_setup *p, const struct settings *s, f
     TRY(check_key("--admin-key", o->admin_key, d));
     TRY(check_key("--server-api-key", o->server_key, d));
     TRY(tls_files_read(&p->tls, &o->tls, s, d));
+    TRY(peer_files_check(s, d));
     TRY(secret_file_read(&o->secret, s->pool_secret_file, d));
     return list_servers(p, s, d);
 }
@@ -166,6 +170,9 @@ static void reload(const struct routing *w)
         LOG_INFO("router", "reloaded: %s", setup.certificate ? "the TLS certificate" : "nothing");
     }
     tls_files_free(&files);
+    if (peer_files_check(w->settings, &d) != FATHOM_OK) {
+        LOG_ERROR("router", "reload: %s; no connection to an https server can be made", d.text);
+    }
 }
 
 static void take_signal(void *arg, int number)

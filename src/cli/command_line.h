@@ -128,8 +128,8 @@ struct transfer_bench_settings {
 struct router_settings {
     int64_t port;
     const char *policy;
-    const char *server_api_key; /* NULL: none */
-    const char *admin_key;      /* NULL: none */
+    const char *server_api_key, *admin_key;                        /* NULL: none */
+    const char *ca_cert_path, *client_cert_path, *client_key_path; /* likewise */
     struct string_list worker_urls, prefill, decode;
     struct string_list prefiller_hosts, prefiller_ports; /* a host and its port have one place */
     struct string_list decoder_hosts, decoder_ports;

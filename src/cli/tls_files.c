@@ -54,6 +54,32 @@ void tls_files_free(struct tls_files *f)
     buf_free(&f->client_ca);
 }
 
+fathom_err peer_files_check(const struct settings *s, fathom_diag *d)
+{
+    const struct router_settings *r = &s->router;
+    const char *const paths[] = {r->client_cert_path, r->client_key_path, r->ca_cert_path};
+    struct tls_files f = {0};
+    struct buf *const texts[] = {&f.certificate, &f.key, &f.client_ca};
+    fathom_err err = FATHOM_OK;
+    if (!r->client_cert_path != !r->client_key_path) {
+        FAIL(d, FATHOM_EINVAL,
+             "--client-cert-path and --client-key-path: one is given, needed are both");
+    }
+    if (r->insecure && r->ca_cert_path) {
+        FAIL(d, FATHOM_EINVAL,
+             "--insecure takes any certificate and --ca-cert-path those of its authorities: give "
+             "one of them");
+    }
+    for (size_t i = 0; i < 3 && !err; i++) {
+        if (paths[i]) err = file_read_whole(texts[i], paths[i], d);
+    }
+    const struct tls_texts used = {paths[0] ? buf_str(&f.certificate) : NULL, buf_str(&f.key),
+                                   paths[2] ? buf_str(&f.client_ca) : NULL};
+    if (!err) err = tls_check_client(&used, d);
+    tls_files_free(&f);
+    return err;
+}
+
 fathom_err secret_file_read(struct pool_secret *out, const char *path, fathom_diag *d)
 {
     struct buf text = {0};

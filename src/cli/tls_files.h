@@ -20,6 +20,12 @@ fathom_err tls_files_read(struct tls_files *f, struct tls_setup *out, const stru
                           fathom_diag *d);
 void tls_files_free(struct tls_files *f);
 
+/* peer_files_check - can the files be used that a router meets https servers with? They are read
+ * again for each connection.
+ * Errors  EINVAL: options that need each other, or rule each other out; those of file_read_whole
+ *         and tls_check_client. */
+fathom_err peer_files_check(const struct settings *s, fathom_diag *d);
+
 /* secret_file_read - the secret of a pool; path NULL: none
  * Errors  EINVAL: fewer than 16 bytes; those of file_read_whole. */
 fathom_err secret_file_read(struct pool_secret *out, const char *path, fathom_diag *d);

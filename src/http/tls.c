@@ -38,6 +38,16 @@ struct tls_session {
     bool is_sending; /* GnuTLS holds bytes that it could not send */
 };
 
+/* Which options the texts are of, and who sees the certificate. */
+struct tls_words {
+    const char *certificate, *key, *ca, *peers;
+};
+
+static const struct tls_words of_port = {"--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certs",
+                                         "clients"};
+static const struct tls_words of_client = {"--client-cert-path", "--client-key-path",
+                                           "--ca-cert-path", "servers"};
+
 /* ---- certificates -------------------------------------------------------------------------- */
 
 static gnutls_datum_t datum(const char *pem)
@@ -46,19 +56,19 @@ static gnutls_datum_t datum(const char *pem)
 }
 
 /* Tells the log when the first certificate of the file ends. */
-static fathom_err look_at_end(const char *pem, fathom_diag *d)
+static fathom_err look_at_end(const char *pem, const struct tls_words *w, fathom_diag *d)
 {
     gnutls_x509_crt_t *list = NULL;
     unsigned n = 0;
     const gnutls_datum_t text = datum(pem);
     int why = gnutls_x509_crt_list_import2(&list, &n, &text, GNUTLS_X509_FMT_PEM, 0);
     if (why < 0 || n == 0) {
-        FAIL(d, FATHOM_EINVAL, "--ssl-certfile holds no certificate in PEM: %s",
+        FAIL(d, FATHOM_EINVAL, "%s holds no certificate in PEM: %s", w->certificate,
              gnutls_strerror(why));
     }
     int64_t left_s = (int64_t)gnutls_x509_crt_get_expiration_time(list[0]) - clock_unix_s();
     if (left_s < 0) {
-        LOG_WARN("server", "the TLS certificate has ended: clients will refuse it");
+        LOG_WARN("server", "the TLS certificate has ended: %s will refuse it", w->peers);
     } else if (left_s < (int64_t)SOON_DAYS * DAY_S) {
         LOG_WARN("server", "the TLS certificate ends in %lld days", (long long)(left_s / DAY_S));
     }
@@ -67,24 +77,29 @@ static fathom_err look_at_end(const char *pem, fathom_diag *d)
     return FATHOM_OK;
 }
 
-static fathom_err read_texts(gnutls_certificate_credentials_t all, const struct tls_texts *texts,
-                             fathom_diag *d)
+static fathom_err read_pair(gnutls_certificate_credentials_t all, const struct tls_texts *texts,
+                            const struct tls_words *w, fathom_diag *d)
 {
     const gnutls_datum_t certificate = datum(texts->certificate), key = datum(texts->key);
     int why = gnutls_certificate_set_x509_key_mem(all, &certificate, &key, GNUTLS_X509_FMT_PEM);
     if (why == GNUTLS_E_CERTIFICATE_KEY_MISMATCH) {
-        FAIL(d, FATHOM_EINVAL,
-             "the key of --ssl-keyfile does not belong to the certificate of --ssl-certfile");
+        FAIL(d, FATHOM_EINVAL, "the key of %s does not belong to the certificate of %s", w->key,
+             w->certificate);
     }
-    if (why < 0) {
-        FAIL(d, FATHOM_EINVAL, "--ssl-keyfile holds no key in PEM that can be used: %s",
-             gnutls_strerror(why));
-    }
+    if (why >= 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL, "%s holds no key in PEM that can be used: %s", w->key,
+         gnutls_strerror(why));
+}
+
+static fathom_err read_texts(gnutls_certificate_credentials_t all, const struct tls_texts *texts,
+                             const struct tls_words *w, fathom_diag *d)
+{
+    if (texts->certificate) TRY(read_pair(all, texts, w, d));
     if (!texts->client_ca) return FATHOM_OK;
     const gnutls_datum_t ca = datum(texts->client_ca);
-    why = gnutls_certificate_set_x509_trust_mem(all, &ca, GNUTLS_X509_FMT_PEM);
+    int why = gnutls_certificate_set_x509_trust_mem(all, &ca, GNUTLS_X509_FMT_PEM);
     if (why > 0) return FATHOM_OK;
-    FAIL(d, FATHOM_EINVAL, "--ssl-ca-certs holds no certificate in PEM%s%s", why < 0 ? ": " : "",
+    FAIL(d, FATHOM_EINVAL, "%s holds no certificate in PEM%s%s", w->ca, why < 0 ? ": " : "",
          why < 0 ? gnutls_strerror(why) : "");
 }
 
@@ -95,7 +110,8 @@ static void set_release(struct tls_set *set)
     mem_free(set);
 }
 
-static fathom_err set_create(struct tls_set **out, const struct tls_texts *texts, fathom_diag *d)
+static fathom_err set_create(struct tls_set **out, const struct tls_texts *texts,
+                             const struct tls_words *w, fathom_diag *d)
 {
     struct tls_set *set = mem_calloc(1, sizeof *set);
     *out = NULL;
@@ -106,7 +122,7 @@ static fathom_err set_create(struct tls_set **out, const struct tls_texts *texts
     }
     atomic_init(&set->n_ref, 1);
     set->asks_client = texts->client_ca != NULL;
-    fathom_err err = read_texts(set->credentials, texts, d);
+    fathom_err err = read_texts(set->credentials, texts, w, d);
     if (err) {
         set_release(set);
         return err;
@@ -146,11 +162,20 @@ fathom_err tls_check(const struct tls_setup *o, fathom_diag *d)
     gnutls_priority_t priority = NULL;
     if (!o->certificate) return FATHOM_OK;
     const struct tls_texts texts = texts_of(o);
-    TRY(look_at_end(o->certificate, d));
-    TRY(set_create(&set, &texts, d));
+    TRY(look_at_end(o->certificate, &of_port, d));
+    TRY(set_create(&set, &texts, &of_port, d));
     set_release(set);
     TRY(read_priority(&priority, o, d));
     gnutls_priority_deinit(priority);
+    return FATHOM_OK;
+}
+
+fathom_err tls_check_client(const struct tls_texts *texts, fathom_diag *d)
+{
+    struct tls_set *set = NULL;
+    if (texts->certificate) TRY(look_at_end(texts->certificate, &of_client, d));
+    TRY(set_create(&set, texts, &of_client, d));
+    set_release(set);
     return FATHOM_OK;
 }
 
@@ -166,7 +191,7 @@ fathom_err tls_create(struct tls **out, const struct tls_setup *o, fathom_diag *
     (void)pthread_mutex_init(&t->lock, NULL);
     t->client_optional = o->client_optional;
     fathom_err err = read_priority(&t->priority, o, d);
-    if (!err) err = set_create(&t->set, &texts, d);
+    if (!err) err = set_create(&t->set, &texts, &of_port, d);
     if (err) {
         tls_destroy(t);
         return err;
@@ -187,8 +212,8 @@ void tls_destroy(struct tls *t)
 fathom_err tls_replace(struct tls *t, const struct tls_texts *texts, fathom_diag *d)
 {
     struct tls_set *set;
-    TRY(look_at_end(texts->certificate, d));
-    TRY(set_create(&set, texts, d));
+    TRY(look_at_end(texts->certificate, &of_port, d));
+    TRY(set_create(&set, texts, &of_port, d));
     (void)pthread_mutex_lock(&t->lock);
     struct tls_set *old = t->set;
     t->set = set;

@@ -36,6 +36,10 @@ struct tls_texts {
  *         ENOMEM. */
 fathom_err tls_check(const struct tls_setup *o, fathom_diag *d);
 
+/* tls_check_client - can these be shown to servers (certificate and key, or neither), and theirs be
+ * checked by client_ca? As tls_check, in the words of `fathom router`. */
+fathom_err tls_check_client(const struct tls_texts *texts, fathom_diag *d);
+
 /* tls_create - NULL in *out when the setup has no certificate; tls_destroy accepts NULL
  *
  *   o  borrowed for this call

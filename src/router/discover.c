@@ -147,6 +147,7 @@ static bool list_urls(struct url_list *out, const struct name *name, const struc
 static void take_urls(struct discover *v, struct name *name, const struct url_list *now, bool fits)
 {
     struct url_list *had = &name->urls;
+    const bool is_tls = strcmp(name->scheme, "https") == 0;
     uint32_t n_before = had->n, n_gone = 0;
     for (uint32_t i = 0; i < had->n;) {
         if (has_url(now, had->items[i])) {
@@ -161,7 +162,7 @@ static void take_urls(struct discover *v, struct name *name, const struct url_li
         const char *url = now->items[i];
         if (has_url(had, url)) continue;
         fathom_err err =
-            name->prefills ? pool_add_prefill(v->pool, url, NULL) : pool_add(v->pool, url, NULL);
+            pool_add_named(v->pool, url, is_tls ? name->host : "", name->prefills, NULL);
         if (err == FATHOM_ELIMIT) fits = false;
         if (err == FATHOM_OK) memcpy(had->items[had->n++], url, POOL_URL_BYTES);
     }

@@ -104,6 +104,9 @@ static void take_end(void *arg, bool ok, const char *cause)
             l->status >= 500 ? ""
             : l->status == 401
                 ? ": neither load nor pages are known, streams cannot move; give --server-api-key"
+            : l->status == 403
+                ? ": neither load nor pages are known, streams cannot move; if it asks for a "
+                  "certificate, give --client-cert-path"
                 : ": neither load nor pages are known, streams cannot move");
         note_why(&load, ok ? why : cause);
     }
@@ -142,9 +145,9 @@ void looks_destroy(struct looks *l)
 static void look_at(struct looks *all, struct upstream *u, uint32_t place)
 {
     struct look *l = &all->places[place];
-    char server[POOL_URL_BYTES], url[POOL_URL_BYTES + 8];
+    char server[POOL_URL_BYTES], name[POOL_URL_BYTES], url[POOL_URL_BYTES + 8];
     uint64_t generation;
-    if (l->call || !pool_url(all->pool, place, server, &generation)) return;
+    if (l->call || !pool_url(all->pool, place, server, name, &generation)) return;
     if (generation != l->generation) l->n_failed = 0;
     l->generation = generation;
     l->status = 0;
@@ -152,6 +155,7 @@ static void look_at(struct looks *all, struct upstream *u, uint32_t place)
     (void)snprintf(url, sizeof url, "%s/load", server);
     const struct upstream_request q = {.method = "GET",
                                        .url = url,
+                                       .name = name,
                                        .fields = buf_str(&all->fields),
                                        .timeout_ms = LOOK_TIMEOUT_MS,
                                        .ops = &ops,

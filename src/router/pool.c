@@ -20,7 +20,7 @@ enum server_state { STATE_NONE, STATE_UNKNOWN, STATE_UP, STATE_DOWN, STATE_LEAVI
 struct server {
     enum server_state state;
     bool prefills;
-    char url[POOL_URL_BYTES];
+    char url[POOL_URL_BYTES], name[POOL_URL_BYTES];
     uint64_t identity;
     uint64_t generation;
     struct pool_load load;
@@ -124,7 +124,8 @@ static uint64_t identity_of(const char *url)
     return h;
 }
 
-static fathom_err add(struct pool *p, const char *url, bool prefills, fathom_diag *d)
+static fathom_err add(struct pool *p, const char *url, const char *name, bool prefills,
+                      fathom_diag *d)
 {
     uint32_t i = 0;
     if (find(p, url)) FAIL(d, FATHOM_EINVAL, "%s is there already", url);
@@ -139,27 +140,29 @@ static fathom_err add(struct pool *p, const char *url, bool prefills, fathom_dia
                          .identity = identity_of(url),
                          .generation = ++p->n_generation};
     memcpy(s->url, url, strlen(url) + 1);
+    (void)snprintf(s->name, sizeof s->name, "%s", name);
     return FATHOM_OK;
 }
 
-static fathom_err add_role(struct pool *p, const char *url, bool prefills, fathom_diag *d)
+fathom_err pool_add_named(struct pool *p, const char *url, const char *name, bool prefills,
+                          fathom_diag *d)
 {
     char kept[POOL_URL_BYTES];
     TRY(read_url(kept, url, d));
     lock(p);
-    fathom_err err = add(p, kept, prefills, d);
+    fathom_err err = add(p, kept, name, prefills, d);
     unlock(p);
     return err;
 }
 
 fathom_err pool_add(struct pool *p, const char *url, fathom_diag *d)
 {
-    return add_role(p, url, false, d);
+    return pool_add_named(p, url, "", false, d);
 }
 
 fathom_err pool_add_prefill(struct pool *p, const char *url, fathom_diag *d)
 {
-    return add_role(p, url, true, d);
+    return pool_add_named(p, url, "", true, d);
 }
 
 /* A server that was removed leaves with its last request. */
@@ -185,12 +188,13 @@ fathom_err pool_remove(struct pool *p, const char *url, fathom_diag *d)
     return FATHOM_OK;
 }
 
-bool pool_url(struct pool *p, uint32_t place, char *out, uint64_t *generation)
+bool pool_url(struct pool *p, uint32_t place, char *out, char *name, uint64_t *generation)
 {
     lock(p);
     const struct server *s = &p->servers[place];
     bool is = s->state != STATE_NONE;
     memcpy(out, s->url, POOL_URL_BYTES);
+    memcpy(name, s->name, POOL_URL_BYTES);
     *generation = s->generation;
     unlock(p);
     return is;
@@ -326,6 +330,7 @@ static void lease(struct pool *p, const struct pool_request *r, const struct cho
                                .n_token = n_new,
                                .n_look = s->n_look};
     memcpy(out->url, s->url, sizeof out->url);
+    memcpy(out->name, s->name, sizeof out->name);
     memcpy(out->pages_host, s->load.pages_host, sizeof out->pages_host);
     out->pages_port = s->load.pages_port;
     s->has_probe |= is_probe;

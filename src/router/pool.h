@@ -51,16 +51,23 @@ fathom_err pool_add(struct pool *p, const char *url, fathom_diag *d);
 /* pool_add_prefill - the same, of a server that computes prompts for the others (docs/pd.md) */
 fathom_err pool_add_prefill(struct pool *p, const char *url, fathom_diag *d);
 
+/* pool_add_named - a server at an address that a name has (discover.h), and whose certificate must
+ * be of this name
+ *
+ *   name  "": of the address's host */
+fathom_err pool_add_named(struct pool *p, const char *url, const char *name, bool prefills,
+                          fathom_diag *d);
+
 /* pool_remove - no new requests; those that it has go on
  * Errors  ENOTFOUND. */
 fathom_err pool_remove(struct pool *p, const char *url, fathom_diag *d);
 
 /* pool_url - the address of a place's server, without a slash at its end
  *
- *   out         [POOL_URL_BYTES]
+ *   out, name   [POOL_URL_BYTES], name as in pool_add_named
  *   generation  of the server: another one in this place later has another
  * Returns false: no server is there. */
-bool pool_url(struct pool *p, uint32_t place, char *out, uint64_t *generation);
+bool pool_url(struct pool *p, uint32_t place, char *out, char *name, uint64_t *generation);
 
 /* Servers that a request shall not get again: of each place the generation of the one that failed
  * it, 0: none. Another server that has come into the place since is not meant. */
@@ -85,7 +92,7 @@ struct pool_request {
 struct pool_lease {
     uint32_t place;
     uint64_t generation;
-    char url[POOL_URL_BYTES];
+    char url[POOL_URL_BYTES], name[POOL_URL_BYTES];
     bool moves; /* the server goes on with streams of others */
     uint64_t numerics;
     bool is_probe;                   /* of a breaker */

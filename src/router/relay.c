@@ -432,12 +432,12 @@ static fathom_err write_resume(struct relay *r)
     return buf_add(b, body + r->view.inside, r->body.len - r->view.inside);
 }
 
-static fathom_err send_to(struct relay *r, const char *server, const struct buf *body, bool passes,
-                          const struct upstream_ops *o, struct upstream_call **out)
+static fathom_err send_to(struct relay *r, const struct pool_lease *to, const struct buf *body,
+                          bool passes, const struct upstream_ops *o, struct upstream_call **out)
 {
     struct buf url = {0}, fields = {0};
     char pass[STREAM_PASS_BYTES];
-    (void)buf_printf(&url, "%s%s", server, r->target);
+    (void)buf_printf(&url, "%s%s", to->url, r->target);
     (void)buf_add(&fields, buf_str(&r->fields), r->fields.len);
     if (passes) {
         stream_pass_write(pass, &r->pass, &r->all->secret);
@@ -447,6 +447,7 @@ static fathom_err send_to(struct relay *r, const char *server, const struct buf 
     if (!err) err = buf_status(&fields);
     const struct upstream_request q = {.method = r->method,
                                        .url = buf_str(&url),
+                                       .name = to->name,
                                        .fields = buf_str(&fields),
                                        .body = buf_str(body),
                                        .n_body = body->len,
@@ -469,7 +470,7 @@ static fathom_err send(struct relay *r)
     }
     if (r->state == RELAY_ASKING) r->follows = r->lease.moves && r->pass.is_on;
     r->gave_up = r->is_late = false;
-    return send_to(r, r->lease.url, body, r->follows, &ops, &r->call);
+    return send_to(r, &r->lease, body, r->follows, &ops, &r->call);
 }
 
 /* Nobody is left to ask. */
@@ -536,7 +537,7 @@ static void begin_prefill(struct relay *r)
     if (!pool_take(r->all->pool, &q, now_us, &p->lease)) return;
     p->status = 0;
     if (write_prefill(r) == FATHOM_OK &&
-        send_to(r, p->lease.url, &p->body, false, &prefill_ops, &p->call) == FATHOM_OK) {
+        send_to(r, &p->lease, &p->body, false, &prefill_ops, &p->call) == FATHOM_OK) {
         memcpy(r->pages_host, p->lease.pages_host, sizeof r->pages_host);
         r->pages_port = p->lease.pages_port;
         return;

@@ -37,9 +37,10 @@ struct router_options {
     const char *server_key; /* API key with which servers are looked at; NULL: none */
     const char *admin_key;  /* to add and remove servers from afar; NULL: from this machine alone */
     struct tls_setup tls;
-    bool insecure;      /* certificates of servers are not checked */
-    uint32_t look_ms;   /* between looks at a server */
-    uint32_t max_moves; /* of a stream */
+    bool insecure;                              /* certificates of servers are not checked */
+    const char *ca_path, *cert_path, *key_path; /* as in upstream_setup */
+    uint32_t look_ms;                           /* between looks at a server */
+    uint32_t max_moves;                         /* of a stream */
     uint32_t max_connections;
     uint32_t n_http_thread;
     uint32_t drain_timeout_ms; /* how long requests may go on after a stop */

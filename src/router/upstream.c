@@ -34,6 +34,7 @@
 
 enum { EVENTS = 256, KEEP_IDLE_S = 5, KEEP_INTERVAL_S = 2, SILENT_MS = 10000 };
 enum { IDLE_LINKS = 256, IDLE_US = 100000000, BLOCK_BYTES = 65536, LINK_SOCKETS = 8 };
+enum { ADDRESS_BYTES = 600 };
 enum { MAIL_START = 1, MAIL_CANCEL = 2, MAIL_GO_ON = 4 };
 
 static const uint64_t never_us = UINT64_MAX;
@@ -53,6 +54,8 @@ struct link {
     uint32_t events; /* that epoll looks for; 0: it is not there */
     uint64_t idle_us;
     char *origin; /* "http://host:port" */
+    char *name;   /* as in upstream_request */
+    struct curl_slist *address;
     char cause[CURL_ERROR_SIZE];
 };
 
@@ -60,7 +63,7 @@ struct upstream_call {
     struct upstream *u;
     struct upstream_call *next, *prev; /* of those that have begun */
     struct link *link;
-    char *origin;
+    char *origin, *name;
     struct buf head; /* of the request */
     const char *body;
     size_t n_body;
@@ -144,6 +147,8 @@ static void end_curl(struct link *l)
 {
     if (l->easy && l->multi) (void)curl_multi_remove_handle(l->multi, l->easy);
     curl_easy_cleanup(l->easy);
+    curl_slist_free_all(l->address);
+    l->address = NULL;
     if (l->multi) (void)curl_multi_cleanup(l->multi);
     l->easy = NULL;
     l->multi = NULL;
@@ -161,6 +166,7 @@ static void free_link(struct link *l)
     }
     end_curl(l);
     mem_free(l->origin);
+    mem_free(l->name);
     mem_free(l);
 }
 
@@ -181,10 +187,10 @@ static void park(struct link *l)
     watch(l, EPOLLIN | EPOLLRDHUP);
 }
 
-static struct link *find_idle(const struct upstream *u, const char *origin)
+static struct link *find_idle(const struct upstream *u, const struct upstream_call *c)
 {
     struct link *l = u->idle;
-    while (l && strcmp(l->origin, origin) != 0) l = l->next;
+    while (l && (strcmp(l->origin, c->origin) != 0 || strcmp(l->name, c->name) != 0)) l = l->next;
     return l;
 }
 
@@ -219,11 +225,40 @@ static int set_timer(CURLM *multi, long ms, void *arg)
     return 0;
 }
 
+/* Whom it connects to, and whom with. */
+static bool set_address(struct link *l)
+{
+    const char *host = strstr(l->origin, "://") + 3, *port = strrchr(host, ':');
+    char url[ADDRESS_BYTES], address[ADDRESS_BYTES];
+    if (!*l->name) return curl_easy_setopt(l->easy, CURLOPT_URL, l->origin) == CURLE_OK;
+    (void)snprintf(url, sizeof url, "https://%s%s", l->name, port);
+    (void)snprintf(address, sizeof address, "::%s", host);
+    l->address = curl_slist_append(NULL, address);
+    return l->address && curl_easy_setopt(l->easy, CURLOPT_URL, url) == CURLE_OK &&
+           curl_easy_setopt(l->easy, CURLOPT_CONNECT_TO, l->address) == CURLE_OK;
+}
+
+static bool set_files(CURL *easy, const struct upstream_setup *s)
+{
+    const struct {
+        CURLoption option;
+        const char *path;
+    } files[] = {{CURLOPT_CAINFO, s->ca_path},
+                 {CURLOPT_SSLCERT, s->cert_path},
+                 {CURLOPT_SSLKEY, s->key_path}};
+    if (s->ca_path) (void)curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
+    for (size_t i = 0; i < 3; i++) {
+        if (files[i].path && curl_easy_setopt(easy, files[i].option, files[i].path) != CURLE_OK)
+            return false;
+    }
+    return true;
+}
+
 static bool set_up(struct link *l)
 {
     const struct upstream_setup *s = &l->u->setup;
     CURL *easy = l->easy;
-    if (curl_easy_setopt(easy, CURLOPT_URL, l->origin) != CURLE_OK) return false;
+    if (!set_address(l) || !set_files(easy, s)) return false;
     (void)curl_easy_setopt(easy, CURLOPT_SHARE, l->u->share);
     (void)curl_easy_setopt(easy, CURLOPT_CONNECT_ONLY, 1L);
     (void)curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -256,10 +291,11 @@ static struct link *make_link(struct upstream *u, struct upstream_call *c)
     if (u->making) u->making->prev = l;
     u->making = l;
     l->origin = mem_strdup(c->origin);
+    l->name = mem_strdup(c->name);
     l->is_tls = strncmp(c->origin, "https:", 6) == 0;
     l->multi = curl_multi_init();
     l->easy = curl_easy_init();
-    if (!l->origin || !l->multi || !l->easy || !set_up(l)) {
+    if (!l->origin || !l->name || !l->multi || !l->easy || !set_up(l)) {
         free_link(l);
         return NULL;
     }
@@ -310,6 +346,7 @@ static void free_call(struct upstream_call *c)
     buf_free(&c->held);
     buf_free(&c->rest);
     mem_free(c->origin);
+    mem_free(c->name);
     mem_free(c);
 }
 
@@ -343,7 +380,8 @@ fathom_err upstream_send(struct upstream *u, const struct upstream_request *r,
     c->n_body = r->n_body;
     c->reply.has_no_body = strcmp(r->method, "HEAD") == 0;
     c->end_us = r->timeout_ms ? clock_now_us() + (uint64_t)r->timeout_ms * 1000 : never_us;
-    if (write_head(c, r) != FATHOM_OK) {
+    c->name = mem_strdup(r->name ? r->name : "");
+    if (!c->name || write_head(c, r) != FATHOM_OK) {
         free_call(c);
         *out = NULL;
         return FATHOM_ENOMEM;
@@ -442,13 +480,26 @@ static enum outcome feed(struct upstream_call *c, const char *bytes, size_t n)
 
 static bool connect_call(struct upstream_call *c);
 
+/* A server that is shown no certificate but wants one ends the connection, of TLS 1.3 behind the
+ * handshake; whether its alert is seen depends on who is first. */
+static void end_lost(struct upstream_call *c)
+{
+    const struct link *l = c->link;
+    char cause[CURL_ERROR_SIZE + 80];
+    bool may_be_unknown = l->is_tls && !c->u->setup.cert_path && !c->reply.has_begun;
+    (void)snprintf(cause, sizeof cause, "%s%s",
+                   *l->cause ? l->cause : "the connection was lost before the answer was whole",
+                   may_be_unknown ? "; if it asks for a certificate, give --client-cert-path" : "");
+    end_call(c, false, cause);
+}
+
 static void take_close(struct upstream_call *c)
 {
     bool retries = c->may_retry && !c->reply.has_begun;
     if (reply_close(&c->reply)) {
         end_call(c, true, "");
     } else if (!retries) {
-        end_call(c, false, "the connection was lost before the answer was whole");
+        end_lost(c);
     } else {
         leave_link(c, false);
         c->n_sent = 0;
@@ -512,7 +563,7 @@ static bool connect_call(struct upstream_call *c)
 static void begin_call(struct upstream_call *c)
 {
     struct upstream *u = c->u;
-    struct link *l = find_idle(u, c->origin);
+    struct link *l = find_idle(u, c);
     if (l) {
         take_from_idle(l);
         l->call = c;
@@ -583,6 +634,7 @@ static fathom_err take_over(struct link *l)
     if (fd < 0) return FATHOM_EIO;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof silent_ms);
     end_making(l);
+    l->cause[0] = '\0'; /* of an address that did not answer */
     l->fd = fd;
     if (!l->is_tls) end_curl(l);
     return FATHOM_OK;

@@ -38,6 +38,7 @@ struct upstream_ops {
 struct upstream_request {
     const char *method;
     const char *url;    /* whole */
+    const char *name;   /* that the server's certificate must have; "": the URL's host */
     const char *fields; /* header lines, each ended by CR LF; copied */
     const char *body;   /* [n_body]; borrowed until the end */
     size_t n_body;
@@ -55,6 +56,9 @@ struct upstream_setup {
     void (*tick)(void *arg, struct upstream *u);
     void *arg;
     bool insecure; /* certificates are not checked */
+    /* PEM files, borrowed, which each connection reads anew: the authorities of servers'
+     * certificates, NULL: the system's; a certificate that they may ask for, its key, NULL: none */
+    const char *ca_path, *cert_path, *key_path;
     uint32_t connect_timeout_ms;
 };
 fathom_err upstream_open(struct upstream **out, const struct upstream_setup *setup, fathom_diag *d);

@@ -328,6 +328,21 @@ def can_bind_files():
                           capture_output=True, timeout=HANG_S).returncode == 0
 
 
+def own_hosts(folder):
+    """What sets the addresses of "pool", of which there are none, and what runs a program that knows them."""
+    hosts, resolver = os.path.join(folder, "hosts"), os.path.join(folder, "resolv.conf")
+
+    def set_addresses(*addresses):
+        with open(hosts, "w", encoding="ascii") as f:
+            f.write("".join(f"{a} pool\n" for a in addresses))
+
+    with open(resolver, "w", encoding="ascii") as f:
+        f.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+    set_addresses()
+    return set_addresses, ("unshare", "-rm", "sh", "-c", 'mount --bind "$0" /etc/hosts && '
+                           'mount --bind "$1" /etc/resolv.conf && shift && exec "$@"', hosts, resolver)
+
+
 def check_names():
     """A name's addresses are servers, which come and go with it."""
     for name, says in (("dns+http://pool", "no name of servers"), ("dns+ftp://pool:1", "no name of servers"),
@@ -344,19 +359,9 @@ def check_names():
     second = server("--host", "127.0.0.2", "--port", str(first.port))
     one, two = (f"http://127.0.0.{i}:{first.port}" for i in (1, 2))
     with tempfile.TemporaryDirectory() as folder:
-        hosts, resolver = os.path.join(folder, "hosts"), os.path.join(folder, "resolv.conf")
-
-        def set_addresses(*addresses):
-            with open(hosts, "w", encoding="ascii") as f:
-                f.write("".join(f"{a} pool\n" for a in addresses))
-
-        with open(resolver, "w", encoding="ascii") as f:
-            f.write("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
-        set_addresses()
+        set_addresses, before = own_hosts(folder)
         log = Log()
-        router = Router([], f"dns+http://pool:{first.port}", stderr=log, before=(
-            "unshare", "-rm", "sh", "-c", 'mount --bind "$0" /etc/hosts && '
-            'mount --bind "$1" /etc/resolv.conf && shift && exec "$@"', hosts, resolver))
+        router = Router([], f"dns+http://pool:{first.port}", stderr=log, before=before)
         wait_until(lambda: "pool has no address" in log.text())
         assert router.get("/ready")[0] == 503 and not router.instances()
         set_addresses("127.0.0.1")

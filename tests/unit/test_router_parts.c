@@ -215,14 +215,14 @@ static void addresses_are_what_they_should_be(void **state)
     static const char *const wrong[] = {"",           "http://",     "ftp://a:1", "http:///x",
                                         "http://a b", "http://a\"b", "a?b",       ":80"};
     struct pool *p = pool_of((const char *const[]){"a:1", "https://b:2/x/"}, 2);
-    char url[POOL_URL_BYTES];
+    char url[POOL_URL_BYTES], name[POOL_URL_BYTES];
     uint64_t generation;
     fathom_diag d = {{0}};
-    assert_true(pool_url(p, 0, url, &generation));
+    assert_true(pool_url(p, 0, url, name, &generation));
     assert_string_equal(url, "http://a:1");
-    assert_true(pool_url(p, 1, url, &generation));
+    assert_true(pool_url(p, 1, url, name, &generation));
     assert_string_equal(url, "https://b:2/x");
-    assert_false(pool_url(p, 2, url, &generation));
+    assert_false(pool_url(p, 2, url, name, &generation));
     assert_int_equal(pool_add(p, "http://a:1/", &d), FATHOM_EINVAL);
     assert_string_equal(d.text, "http://a:1 is there already");
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
