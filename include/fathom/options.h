@@ -122,13 +122,15 @@ typedef struct fathom_options {
     const char *model_dir;       /* resolved directory; or */
     const fathom_bundle *bundle; /* a linked-in checkpoint */
     fathom_backend backend;
-    fathom_act act;                  /* AUTO: the checkpoint's, on a GPU FP8 if the widths allow */
-    fathom_head head;                /* AUTO: on a CPU int8 where that costs little */
-    fathom_kv kv;                    /* AUTO: bf16 */
-    uint32_t n_thread;               /* CPU workers; 0: all processors */
-    const int *devices;              /* GPUs by index, one for each rank that runs here */
-    uint32_t n_device;               /* 0: rank i has GPU i */
-    uint32_t max_model_len;          /* prompt and output, tokens; 0: the checkpoint's */
+    fathom_act act;         /* AUTO: the checkpoint's, on a GPU FP8 if the widths allow */
+    fathom_head head;       /* AUTO: on a CPU int8 where that costs little */
+    fathom_kv kv;           /* AUTO: bf16 */
+    uint32_t n_thread;      /* CPU workers; 0: all processors */
+    const int *devices;     /* GPUs by index, one for each rank that runs here */
+    uint32_t n_device;      /* 0: rank i has GPU i */
+    uint32_t max_model_len; /* prompt and output, tokens; 0: the checkpoint's */
+    bool fit_model_len;     /* with max_model_len 0: fewer, where the cache has no room for the
+                           checkpoint's */
     uint32_t max_num_batched_tokens; /* tokens of a step; 0: 2048 */
     uint32_t max_num_seqs;           /* requests that run at once; 0: 64 */
     uint32_t max_queued;             /* requests that wait; 0: 1024 */

@@ -197,7 +197,7 @@ struct settings {
     uint32_t n_draft;               /* what it says; 0: none */
     int64_t seed;                   /* -1: from the system */
 
-    const char *tokenizer_mode;
+    const char *tokenizer, *tokenizer_mode; /* the former is MODEL; NULL: not given */
     const char *tool_call_parser;
     const char *special_tokens_in_text;
     const char *reasoning_parser, *reasoning_config;

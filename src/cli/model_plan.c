@@ -83,12 +83,8 @@ fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, b
     if (available == 0) TRY(check_gpu(&given, d));
     TRY(resolve_layout(&o, out, &given, available, compares, d));
     TRY(settings_resolve(&out->settings, &o, &out->config, d));
-    if (available > 0) {
-        return memory_plan_make(&out->plan, &out->settings, &out->config, out->checkpoint,
-                                available, d);
-    }
-    TRY(check_devices(&out->settings, d));
-    return memory_plan_make_here(&out->plan, &out->settings, &out->config, out->checkpoint, d);
+    if (available == 0) TRY(check_devices(&out->settings, d));
+    return memory_plan_fit(&out->plan, &out->settings, &out->config, out->checkpoint, available, d);
 }
 
 void model_plan_each_form(const struct model_plan *p, model_plan_form *visit, void *arg)

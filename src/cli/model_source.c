@@ -122,6 +122,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .devices = s->device_list.index,
         .n_device = s->device_list.n,
         .max_model_len = s->max_model_len > 0 ? (uint32_t)s->max_model_len : 0,
+        .fit_model_len = s->max_model_len < 0,
         .max_num_batched_tokens = (uint32_t)s->max_num_batched_tokens,
         .max_num_seqs = (uint32_t)s->max_num_seqs,
         .max_queued = (uint32_t)s->max_queued,

@@ -113,9 +113,10 @@ const struct option option_table[] = {
 
     /* ---- memory and scheduling ---- */
     {"max-model-len", NULL, "N", "0",
-     "tokens of prompt and output together; 0, -1 and auto: the checkpoint's", .kind = OPTION_COUNT,
-     .choices = "auto", .lo = -1, .hi = 1 << 24, .group = GROUP_MEMORY, .commands = PLANNED,
-     .field = FIELD(max_model_len), USE},
+     "tokens of prompt and output together; 0: the checkpoint's; auto, -1: as many of these as the "
+     "cache has room for",
+     .kind = OPTION_COUNT, .choices = "auto", .lo = -1, .hi = 1 << 24, .group = GROUP_MEMORY,
+     .commands = PLANNED, .field = FIELD(max_model_len), USE},
     {"max-num-seqs", NULL, "N", "0", "requests that run at once; 0: 64", .kind = OPTION_COUNT,
      .hi = 65536, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(max_num_seqs), USE},
     {"max-num-batched-tokens", NULL, "N", "0", "tokens of one step; 0: 2048", .kind = OPTION_COUNT,

@@ -343,6 +343,28 @@ static void name_origin(const struct option_walk *w)
     (void)snprintf(w->diag->text, sizeof w->diag->text, "%s: %.400s", w->origin, was.text);
 }
 
+static size_t length_without_slashes(const char *name)
+{
+    size_t n = strlen(name);
+    while (n > 1 && name[n - 1] == '/') n--;
+    return n;
+}
+
+/* There is no tokenizer but the model's. */
+static fathom_err check_tokenizer(struct option_walk *w)
+{
+    const char *t = w->settings->tokenizer, *m = w->settings->model;
+    char line[256];
+    if (!t) return FATHOM_OK;
+    const size_t n = length_without_slashes(t);
+    if (n == length_without_slashes(m) && strncmp(t, m, n) == 0) return FATHOM_OK;
+    (void)snprintf(line, sizeof line,
+                   "--tokenizer %.80s is refused: the tokenizer is the checkpoint's "
+                   "tokenizer.json, of MODEL",
+                   t);
+    return option_refuse(w, line);
+}
+
 /* A batch needs both of its files. */
 static fathom_err check_batch(const struct option_walk *w)
 {
@@ -386,6 +408,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_plain(&w), done);
     if (!s->help) TRY_GOTO(option_take_sglang(&w), done);
+    if (!s->help) TRY_GOTO(check_tokenizer(&w), done);
     if (!s->help) TRY_GOTO(check_batch(&w), done);
     if (!s->help) TRY_GOTO(check_executor(&w), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);

@@ -420,3 +420,25 @@ fathom_err memory_plan_make_here(struct memory_plan *out, const struct engine_se
     }
     return err ? diag_fail(d, err, "%s", inner.text) : FATHOM_OK;
 }
+
+static fathom_err make(struct memory_plan *out, const struct engine_settings *s,
+                       const struct model_config *config, const struct checkpoint *c,
+                       uint64_t available_bytes, fathom_diag *d)
+{
+    if (available_bytes > 0) return memory_plan_make(out, s, config, c, available_bytes, d);
+    return memory_plan_make_here(out, s, config, c, d);
+}
+
+fathom_err memory_plan_fit(struct memory_plan *out, struct engine_settings *s,
+                           const struct model_config *config, const struct checkpoint *c,
+                           uint64_t available_bytes, fathom_diag *d)
+{
+    fathom_diag why = {{0}};
+    fathom_err err = make(out, s, config, c, available_bytes, &why);
+    if (err == FATHOM_ENOMEM && s->fit_context && out->n_page > 0 &&
+        out->n_page < out->request_pages) {
+        s->limits.max_context = out->n_page * (uint32_t)KV_PAGE_TOKENS;
+        return make(out, s, config, c, available_bytes, d);
+    }
+    return err ? diag_fail(d, err, "%s", why.text) : FATHOM_OK;
+}

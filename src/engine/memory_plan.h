@@ -111,4 +111,12 @@ fathom_err memory_plan_make_here(struct memory_plan *out, const struct engine_se
                                  const struct model_config *config, const struct checkpoint *c,
                                  fathom_diag *d);
 
+/* memory_plan_fit - either of them, and where no request of max_context fits, with s->fit_context a
+ * plan with the whole pages that do: s->limits.max_context is then theirs
+ *
+ *   available_bytes  0: the memory that is free now */
+fathom_err memory_plan_fit(struct memory_plan *out, struct engine_settings *s,
+                           const struct model_config *config, const struct checkpoint *c,
+                           uint64_t available_bytes, fathom_diag *d);
+
 #endif

@@ -210,9 +210,7 @@ static fathom_err plan_way(struct layout_plan *l, const fathom_options *o,
     as.load.n_request = all->load.n_request;
     give(&as, l->layout, all->n_rank);
     TRY(settings_resolve(&l->settings, &as, config, d));
-    if (available_bytes > 0)
-        return memory_plan_make(&l->memory, &l->settings, config, c, available_bytes, d);
-    return memory_plan_make_here(&l->memory, &l->settings, config, c, d);
+    return memory_plan_fit(&l->memory, &l->settings, config, c, available_bytes, d);
 }
 
 /* ---- both ------------------------------------------------------------------------------------ */

@@ -408,6 +408,7 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
              LIMIT_THREADS);
     }
     l->max_context = o->max_model_len ? o->max_model_len : config->max_position;
+    out->fit_context = o->fit_model_len && !o->max_model_len;
     if (l->max_context > config->max_position || l->max_context < 2) {
         FAIL(d, FATHOM_EINVAL,
              "--max-model-len %u is out of range, needed is 2 to the model's "

@@ -26,6 +26,7 @@ struct engine_settings {
     bool dummy;                      /* weights are made up */
     const char *quantization;        /* what the checkpoint's method must be, or NULL */
     struct model_limits limits;      /* max_context is max_model_len */
+    bool fit_context;                /* it may become what the cache has room for */
     struct model_place place;        /* of the rank that runs; of several, of rank 0 */
     int devices[PARALLEL_RANKS_MAX]; /* GPUs of the ranks that run here */
     struct model_loading loading;

@@ -227,6 +227,10 @@ class Cli(unittest.TestCase):
         self.assertIn("0 tokens in 0 pages", out)
         self.assertIn("take a machine with more memory", err)
         self.assertNotIn("GiB", err)
+        small = ("--kv-cache-memory-bytes", "2M")
+        run("plan", *small, status=1)
+        for most in "auto", "-1":
+            self.assertIn("1.0 requests of 192 tokens", run("plan", *small, "--max-model-len", most)[0])
         half = run("plan", "--kv-cache-dtype", "fp8")[0]
         self.assertNotEqual(half, run("plan")[0])
         out, _ = run("plan", "--backend", "cpu", "--memory", "1000G")

@@ -219,6 +219,34 @@ static void a_gpu_is_filled_and_a_cpu_is_not(void **state)
     assert_false(p.is_modest);
 }
 
+static void a_context_is_fitted_to_the_cache_where_that_is_asked_for(void **state)
+{
+    (void)state;
+    struct memory_plan p;
+    struct engine_settings s;
+    fathom_options o = {.kv_cache_bytes = 10 * (uint64_t)PILOT_PAGE_BF16, .fit_model_len = true};
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(memory_plan_fit(&p, &s, &config, pilot, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.max_context, 640);
+    assert_int_equal(p.n_page, 10);
+    assert_int_equal(p.request_pages, 10);
+    o.kv_cache_bytes = 0; /* what there is room for is taken, and no more than the model's */
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(memory_plan_fit(&p, &s, &config, pilot, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(s.limits.max_context, 4096);
+    const uint64_t other = p.total_bytes - p.kv_bytes;
+    const uint64_t few = (uint64_t)((double)(other + 20 * (uint64_t)PILOT_PAGE_BF16) / 0.9);
+    assert_int_equal(memory_plan_fit(&p, &s, &config, pilot, few, NULL), FATHOM_OK);
+    assert_in_range(s.limits.max_context, 19 * 64, 20 * 64);
+    assert_true(p.total_bytes <= p.usable_bytes);
+    o.max_model_len = 2048; /* a number is taken as given */
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(memory_plan_fit(&p, &s, &config, pilot, few, NULL), FATHOM_ENOMEM);
+    o.max_model_len = 0;
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(memory_plan_fit(&p, &s, &config, pilot, 1 << 20, NULL), FATHOM_ENOMEM);
+}
+
 static void what_does_not_fit_is_told_with_the_smallest_change(void **state)
 {
     (void)state;
@@ -384,6 +412,7 @@ int main(void)
         cmocka_unit_test(memory_bounds_the_pages),
         cmocka_unit_test(a_size_that_is_given_is_taken),
         cmocka_unit_test(a_gpu_is_filled_and_a_cpu_is_not),
+        cmocka_unit_test(a_context_is_fitted_to_the_cache_where_that_is_asked_for),
         cmocka_unit_test(what_does_not_fit_is_told_with_the_smallest_change),
         cmocka_unit_test(a_gpu_needs_room_for_its_operators),
         cmocka_unit_test(a_slice_takes_its_share),

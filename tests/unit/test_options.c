@@ -161,7 +161,13 @@ static void one_name_may_mean_something_else_to_another_command(void **state)
     assert_string_equal(r.s.bench.backend, "vllm");
     assert_string_equal(r.s.backend, "auto");
     assert_true(r.s.temperature == -1);
-    assert_refused(&r, "--tokenizer dir", "is refused");
+    assert_refused(&r, "--tokenizer dir", "--tokenizer dir is refused");
+    assert_refused(&r, "--model /d/m2 --tokenizer /d/m", "is refused");
+    parse(&r, COMMAND_SERVE, "org/name --tokenizer org/name/ --revision main");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.notes.len, 0);
+    parse(&r, COMMAND_RUN_BATCH, "-i a -o b --model /d/m/ --tokenizer /d/m");
+    assert_int_equal(r.err, FATHOM_OK);
     parse(&r, COMMAND_BENCH_SERVE, "--random-input 200 --num-prompt=7");
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.s.bench.random_input_len, 200);
