@@ -322,31 +322,44 @@ static void one_expert_takes_all_rows(void **state)
     if (!op_wants_few()) check_case(ACT_F32, DTYPE_BF16, true, 1);
 }
 
-/* Two experts a rank of two, no shared one, and N rows of a rank in one round: many an expert. */
-static void crowd(struct backend_config *c, uint32_t n_used)
+/* Two experts a rank of two, no shared one, and steps of max_token: with 2 * N a round has room for
+ * N rows of a rank in any form, with N only where they are listed. */
+static void crowd(struct backend_config *c, uint32_t n_used, uint32_t max_token)
 {
     gen_config(c, ACT_FP8, KV_TYPE_BF16, false);
     c->n_expert = 4;
     c->n_expert_used = n_used;
     c->n_group = c->topk_group = 1;
     c->shared_inner = 0;
-    c->max_token = 2 * N;
+    c->max_token = max_token;
 }
 
 /* So many rows an expert that a device may bring them in order, and in tasks of its largest tile;
  * each row has an expert or two of three on either rank. */
-static void many_rows_of_an_expert(void **state)
+static void check_crowd(uint32_t max_token, uint32_t moe_inner)
 {
-    (void)state;
     struct ep_case k = {0};
-    if (world_max < 2) skip();
     struct gen *g = gen_create_for(88, ACT_FP8);
-    crowd(&k.c, 3);
-    k.c.moe_inner = 512;
+    crowd(&k.c, 3, max_token);
+    k.c.moe_inner = moe_inner;
     gen_moe(g, &k.c, DTYPE_F8_E4M3, &k.tensors);
     fill(&k, g, N, 40);
     check(&k, 2, 2);
     gen_destroy(g);
+}
+
+static void many_rows_of_an_expert(void **state)
+{
+    (void)state;
+    if (world_max < 2) skip();
+    check_crowd(2 * N, 512);
+}
+
+static void rounds_of_listed_rows_are_larger(void **state)
+{
+    (void)state;
+    if (world_max < 2) skip();
+    check_crowd(N, 256);
 }
 
 /* Experts' gate and up do not lie together: they are of two forms, of one kind of inputs. */
@@ -358,7 +371,7 @@ static void gate_and_up_of_two_forms(void **state)
     const struct weight_form by_row = {.code = CODE_E4M3, .scale_type = DTYPE_F32, .block_row = 1};
     if (world_max < 2) skip();
     struct gen *g = gen_create_for(89, ACT_FP8);
-    crowd(&k.c, 2);
+    crowd(&k.c, 2, N);
     gen_moe(g, &k.c, DTYPE_F8_E4M3, &k.tensors);
     struct ffn_tensors *experts = gen_alloc(g, k.c.n_expert * sizeof *experts);
     gen_code_as(g, &by_row);
@@ -386,7 +399,7 @@ static void rows_go_in_rounds(void **state)
         k.c.moe_inner = k.c.shared_inner = 32;
         k.c.max_token = 560;
     }
-    gen_moe(g, &k.c, op_wants_few() ? DTYPE_F8_E4M3 : DTYPE_BF16, &k.tensors);
+    gen_moe(g, &k.c, DTYPE_BF16, &k.tensors);
     fill(&k, g, op_wants_few() ? 66 : k.c.max_token, 3);
     check(&k, world_max, world_max);
     gen_destroy(g);
@@ -529,6 +542,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(rows_have_their_bits_wherever_they_are),
         cmocka_unit_test(one_expert_takes_all_rows),
         cmocka_unit_test(many_rows_of_an_expert),
+        cmocka_unit_test(rounds_of_listed_rows_are_larger),
         cmocka_unit_test(gate_and_up_of_two_forms),
         cmocka_unit_test(rows_go_in_rounds),
         cmocka_unit_test(padding_is_left_out),

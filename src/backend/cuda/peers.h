@@ -23,7 +23,8 @@ enum {
     LOGIT_ROWS = 8,     /* that a rank gets of a launch */
     LOGIT_CHUNK = 1024, /* columns of a block */
     SPREAD_ARRAYS_MAX = 8,
-    EP_ROWS_MIN = 64,     /* rows of a round of moe_ep, or all that a step may have */
+    EP_ROWS_MIN = 64,     /* rows of a rank in a round of moe_ep, or all that a step may have */
+    EP_ROUND_ROWS = 8192, /* of all ranks in a round of listed rows */
     PEER_UNIT = 16,       /* bytes of a store to a peer */
     PEER_BOUND_MS = 2000, /* of a wait, where no other is given */
     ROW_PARTS_MAX = 16,   /* blocks that sum a row together; warps of a row */
@@ -53,11 +54,15 @@ struct peer_layout {
                                this rank's alone */
     uint64_t epochs;        /* u32 [n_epoch], likewise; the first of ROW_PARTS_MAX a row: */
     uint32_t epoch_spread, epoch_meet, epoch_logits, n_epoch;
-    uint32_t ep_rows;  /* of a rank in a round */
-    uint32_t ep_units; /* PEER_UNITs of a row that goes to its experts */
-    uint64_t ep_sum;   /* f32 or bf16 [ep_rows][world][hidden]: sums of own rows, by rank */
-    uint64_t ep_row;   /* [2][world][ep_rows][ep_units] of PEER_UNIT */
-    uint64_t ep_flag;  /* [2][world][ep_rows] of PEER_UNIT */
+    uint32_t ep_rows; /* of a rank in a round */
+    uint32_t
+        ep_rows_listed;     /* likewise, where experts take and leave them in a list: codes in, bf16
+                                out */
+    uint64_t ep_turn_units; /* PEER_UNITs of a round's rows that go to their experts */
+    uint64_t ep_sum_bytes;
+    uint64_t ep_sum;  /* f32 or bf16 [rows of a round][world][hidden]: sums of own rows, by rank */
+    uint64_t ep_row;  /* [2][ep_turn_units] of PEER_UNIT: [world][rows of a round][a row's units] */
+    uint64_t ep_flag; /* [2][world][ep_rows_listed] of PEER_UNIT */
     uint32_t epoch_ep;
     uint64_t waits; /* struct rank_waits */
     uint64_t lost;  /* u32 */
@@ -101,6 +106,28 @@ static inline uint32_t peer_ep_rows(const struct backend_config *c)
     return even > least ? even : least;
 }
 
+/* peer_ep_rows_listed - likewise where rows are listed, which need less room: up to EP_ROUND_ROWS
+ * of all ranks, so that steps of few tokens do not read the experts once a round */
+static inline uint32_t peer_ep_rows_listed(const struct backend_config *c)
+{
+    const uint32_t n_row = peer_ep_rows(c);
+    const uint32_t even = EP_ROUND_ROWS / parallel_n_peer(&c->parallel);
+    const uint32_t most = even < c->max_token ? even : c->max_token;
+    return c->act == ACT_FP8 && most > n_row ? most : n_row;
+}
+
+/* PEER_UNITs of a row that goes to its experts: n_byte of input in two arrays, and its route. */
+static inline uint64_t peer_ep_units(const struct backend_config *c, uint64_t n_byte)
+{
+    const uint64_t route_units = (c->n_expert_used * 4 + PEER_UNIT - 1) / PEER_UNIT;
+    return n_byte / PEER_UNIT + 2 + 2 * route_units;
+}
+
+static inline uint64_t peer_larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Rows that go to all, from `at` on, and the epochs behind those that there are. */
 static inline uint64_t peer_lay_out_spread(struct peer_layout *l, uint32_t n_byte, uint64_t at)
 {
@@ -127,18 +154,21 @@ static inline uint32_t peer_cache_row_bytes(const struct backend_config *c)
 /* Of ranks that experts are whole on. Lanes of one host share rows. */
 static inline uint64_t peer_lay_out_ep(struct peer_layout *l, const struct backend_config *c)
 {
-    const uint32_t world = l->world, n_row = peer_ep_rows(c);
-    const uint32_t route_units = (c->n_expert_used * 4 + PEER_UNIT - 1) / PEER_UNIT;
+    const uint64_t world = l->world, n_row = peer_ep_rows(c), n_listed = peer_ep_rows_listed(c);
+    const uint64_t hidden = c->hidden, units = peer_ep_units(c, hidden * 4);
+    const uint64_t units_listed = peer_ep_units(c, hidden + hidden / 128 * 4);
     uint64_t at = 0;
-    l->ep_rows = n_row;
-    l->ep_units = c->hidden * 4 / PEER_UNIT + 2 * route_units + 2;
+    l->ep_rows = (uint32_t)n_row;
+    l->ep_rows_listed = (uint32_t)n_listed;
+    l->ep_turn_units = world * peer_larger(n_row * units, n_listed * units_listed);
+    l->ep_sum_bytes = world * hidden * peer_larger(n_row * 4, n_listed * 2);
     l->ep_sum = at;
-    at += (uint64_t)n_row * world * c->hidden * 4;
+    at += l->ep_sum_bytes;
     l->armed_end = at;
     l->ep_row = at;
-    at += (uint64_t)2 * world * n_row * l->ep_units * PEER_UNIT;
+    at += 2 * l->ep_turn_units * PEER_UNIT;
     l->ep_flag = at;
-    at += (uint64_t)2 * world * n_row * PEER_UNIT;
+    at += 2 * world * n_listed * PEER_UNIT;
     l->epoch_ep = 0;
     l->n_epoch = 1;
     if (c->n_host > 1) return at;

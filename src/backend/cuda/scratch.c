@@ -121,37 +121,45 @@ static bool is_by_rank(const struct backend_config *c)
 static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct backend_config *c)
 {
     uint64_t t = c->max_token;
-    const uint64_t round = is_by_rank(c) ? peer_ep_rows(c) * parallel_n_peer(&c->parallel) : 0;
+    const uint64_t world = is_by_rank(c) ? parallel_n_peer(&c->parallel) : 0;
+    const uint64_t round = world ? world * peer_ep_rows(c) : 0;
+    const uint64_t round_listed = world ? world * peer_ep_rows_listed(c) : 0;
     const uint64_t routed = most(t, round); /* rows whose experts are computed together */
-    uint64_t rows_per_token = c->n_expert_used + (c->shared_inner ? 1 : 0);
-    uint64_t rows = c->n_expert ? routed * rows_per_token : 0;
-    uint64_t mid = most(t * most(c->dense_inner, c->shared_inner), rows * c->moe_inner);
-    uint64_t n_task = rows ? rows / TASK_ROWS_MIN + c->n_expert + 1 : 1;
+    const uint64_t most_routed = most(t, round_listed); /* listed: codes in between, bf16 behind */
+    ASSERT(round_listed >= round && most_routed >= routed);
+    const uint64_t rows_per_token = c->n_expert_used + (c->shared_inner ? 1 : 0);
+    const uint64_t rows = c->n_expert ? routed * rows_per_token : 0;
+    const uint64_t most_rows = c->n_expert ? most_routed * rows_per_token : 0;
+    const uint64_t mid = most(t * most(c->dense_inner, c->shared_inner), rows * c->moe_inner);
+    const uint64_t mid_codes = most(mid, most_rows * c->moe_inner);
+    const uint64_t n_task = most_rows ? most_rows / TASK_ROWS_MIN + c->n_expert + 1 : 1;
     s->bytes[SCRATCH_MID] = mid * 2 * 4;
     s->bytes[SCRATCH_MID_F] = mid * 4;
-    s->bytes[SCRATCH_MID_Q] = mid;
-    s->bytes[SCRATCH_MID_SCALE] = mid / FP8_GROUP * 4 + 4;
+    s->bytes[SCRATCH_MID_Q] = mid_codes;
+    s->bytes[SCRATCH_MID_SCALE] = mid_codes / FP8_GROUP * 4 + 4;
     const uint64_t width = most(most(c->hidden, c->q_lora_rank), (uint64_t)c->n_head * c->v_dim);
     const uint64_t codes = c->act == ACT_INT8 ? most(routed * width, mid) : FP8_GROUP;
     s->bytes[SCRATCH_INT8] = codes;
     s->bytes[SCRATCH_INT8_SCALE] = codes / FP8_GROUP * 4 + 4;
-    const uint64_t listed = rows * c->hidden / LISTED_SUMS_GROUP;
-    const uint64_t sums = most(most(routed * c->hidden, rows * c->moe_inner) / INPUT_SUMS_GROUP,
-                               listed); /* of them at a time */
+    const uint64_t listed = most_rows * c->hidden / LISTED_SUMS_GROUP;
+    const uint64_t sums =
+        most(most(most_routed * c->hidden, most_rows * c->moe_inner) / INPUT_SUMS_GROUP,
+             listed); /* of them at a time */
     s->bytes[SCRATCH_INPUT_SUMS] = (c->n_expert && c->act == ACT_FP8 ? sums : 0) * 4 + 4;
-    s->bytes[SCRATCH_EXPERT_OUT] = rows * c->hidden * 4;
+    s->bytes[SCRATCH_EXPERT_OUT] = c->hidden * most(rows * 4, most_rows * 2);
     s->bytes[SCRATCH_SHARED_OUT] = c->n_expert ? t * c->hidden * 4 : 4;
     s->bytes[SCRATCH_ROUTER_SCORE] =
         t * router_k_part_count(c->hidden) * router_score_pitch(c->n_expert) * 4;
-    s->bytes[SCRATCH_TASK_BLOCKS] = div_up(routed, ROUTER_MAP_TOKENS) * (c->n_expert + 1) * 4;
+    s->bytes[SCRATCH_TASK_BLOCKS] = div_up(most_routed, ROUTER_MAP_TOKENS) * (c->n_expert + 1) * 4;
     s->bytes[SCRATCH_TASKS] = n_task * TASK_BYTES;
     s->bytes[SCRATCH_TASK_COUNT] = 16; /* of tasks, what feeds them, of entries */
-    s->bytes[SCRATCH_TASK_ROWS] = (rows + 1) * 4;
+    s->bytes[SCRATCH_TASK_ROWS] = (most_rows + 1) * 4;
     s->bytes[SCRATCH_HANDED_SUMS] = c->n_expert ? HANDED_SUM_BYTES : 4;
     s->bytes[SCRATCH_HANDED_FLAGS] = (uint64_t)HANDED_BLOCKS_MAX * HANDED_FLAGS * 4;
-    s->bytes[SCRATCH_ROUND_X] = round * (c->hidden + 4) * 4;
-    s->bytes[SCRATCH_ROUND_EXPERTS] = round * rows_per_token * 4;
-    s->bytes[SCRATCH_ROUND_WEIGHTS] = round * c->n_expert_used * 4;
+    s->bytes[SCRATCH_ROUND_X] =
+        most(round * (c->hidden + 4) * 4, round_listed * (c->hidden + c->hidden / FP8_GROUP * 4));
+    s->bytes[SCRATCH_ROUND_EXPERTS] = round_listed * rows_per_token * 4;
+    s->bytes[SCRATCH_ROUND_WEIGHTS] = round_listed * c->n_expert_used * 4;
 }
 
 /* What NCCL takes by itself: buffers of the ways to each rank, and its own. Of two ranks on H200
@@ -167,9 +175,8 @@ static void measure_net(struct cuda_scratch_sizes *s, const struct backend_confi
     const bool has = c->n_host > 1 && world > 1;
     struct peer_layout ep = {0};
     if (c->n_host > 1 && is_by_rank(c)) peer_layout_make(&ep, c, PEERS_OF_EXPERTS);
-    const uint64_t n_place = (uint64_t)ep.world * ep.ep_rows;
-    s->bytes[SCRATCH_NET_ROWS] = n_place * ep.ep_units * PEER_UNIT + 4;
-    s->bytes[SCRATCH_NET_SUMS] = 2 * n_place * c->hidden * 4 + 4;
+    s->bytes[SCRATCH_NET_ROWS] = ep.ep_turn_units * PEER_UNIT + 4;
+    s->bytes[SCRATCH_NET_SUMS] = 2 * ep.ep_sum_bytes + 4;
     s->bytes[SCRATCH_NET_PARTS] = has ? world * most(few, run) * c->hidden * 4 : 4;
     s->bytes[SCRATCH_NET_DRAWS] =
         has ? world * most(c->max_request, c->max_logit_row) * NET_DRAW_WORDS * 4 : 4;

@@ -293,7 +293,7 @@ fathom_err cuda_net_draws(struct cuda_backend *c, const struct sample_args *a)
 /* Some bytes to each rank, and from it. */
 static fathom_err call_all(struct cuda_backend *c)
 {
-    const uint64_t n_byte = (uint64_t)c->ep.at.ep_units * PEER_UNIT;
+    const uint64_t n_byte = c->c.hidden * 4ull;
     char *const rows = c->net_ep.rows;
     if (c->ep.world < 2) return sum_few(c, c->net_parts + (size_t)c->peers.rank * c->c.hidden, 1);
     return cuda_net_swap(c, &c->ep, rows + c->ep.rank * n_byte, 0, rows, n_byte);

@@ -113,9 +113,9 @@ __global__ void __launch_bounds__(LIST_WARPS *WARP) list_inputs_kernel(const str
 
 /* Whether what is between gate and up and down lies in the order of the list, so that down copies
  * its tiles whole. */
-static bool lists_rows(const struct cuda_backend *c, const struct weight *w)
+static bool lists_rows(const struct cuda_backend *c, const struct weight *w, uint32_t tile)
 {
-    return c->map.tile >= PRODUCT_LARGE_TILE && cuda_takes_listed(c, &w->moe.up.first) &&
+    return tile >= PRODUCT_LARGE_TILE && cuda_takes_listed(c, &w->moe.up.first) &&
            (w->moe.fused_up || cuda_takes_listed(c, &w->moe.up_alone.first)) &&
            cuda_takes_listed(c, &w->moe.down.first);
 }
@@ -126,7 +126,7 @@ static fathom_err list_inputs(struct cuda_backend *c, struct act *x, uint32_t ro
 {
     const size_t n_row = c->map.n_row, n_code = n_row * x->width;
     static_assert(FP8_GROUP * sizeof(uint8_t) + sizeof(float) + sizeof(int32_t) <=
-                      FP8_GROUP * sizeof(float),
+                      FP8_GROUP * sizeof(bf16),
                   "room of an output");
     ASSERT(x->q && x->width % FP8_GROUP == 0 && n_row == c->map.n_token * rows_per_token);
     ASSERT(rows_per_token <= WARP);
@@ -155,6 +155,13 @@ static fathom_err list_inputs(struct cuda_backend *c, struct act *x, uint32_t ro
 static bool makes_codes(const struct cuda_backend *c, const struct weight *w, bool listed)
 {
     return listed && w->moe.fused_up && cuda_codes_of(c, &w->moe.up.first) == CODES_FP8;
+}
+
+bool moe_lists_codes(const struct cuda_backend *c, const struct weight *w, uint32_t n_likely)
+{
+    ASSERT(w->kind == WEIGHT_MOE);
+    const uint32_t tile = cuda_moe_tile(c, w, n_likely, w->moe.up.n);
+    return makes_codes(c, w, lists_rows(c, w, tile));
 }
 
 /* What down takes, in mid_q: in one kernel where rows are listed and gate and up lie together. Else
@@ -281,7 +288,7 @@ static fathom_err run_down(struct cuda_backend *c, const struct weight *w, bool 
 fathom_err moe_run_experts(struct cuda_backend *c, const struct weight *w, const struct act *x,
                            enum row_form *form)
 {
-    const bool listed = lists_rows(c, w);
+    const bool listed = lists_rows(c, w, c->map.tile);
     TRY(run_up(c, w, *x, c->map.n_row / c->map.n_token, listed, false));
     return run_down(c, w, listed, form);
 }
@@ -301,7 +308,7 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     c->normed.of = NULL; /* down's come to the same room */
     if (shared) TRY(cuda_ffn_run(c, a->w, x, a->n_token, c->shared_out));
     TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
-    const bool listed = lists_rows(c, a->w), few = down_is_few(c, a, rows_per_token);
+    const bool listed = lists_rows(c, a->w, c->map.tile), few = down_is_few(c, a, rows_per_token);
     TRY(run_up(c, a->w, x, rows_per_token, listed, few));
     if (few) return run_down_few(c, a, rows_per_token, shared);
     enum row_form form;

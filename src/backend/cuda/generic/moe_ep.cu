@@ -1,7 +1,8 @@
 /* moe_ep.cu - experts whole on their ranks: rows go to where their experts are, sums come back
  *
- * A call goes in rounds, of peers.at.ep_rows rows of each rank at most and as many as the rank with
- * most rows has, so that all ranks make the same launches. In a round every rank has n_place
+ * A call goes in rounds, of peers.at.ep_rows rows of each rank at most, or of ep_rows_listed where
+ * so many are listed, and as many as the rank with most rows has, so that all ranks make the same
+ * launches. In a round every rank has n_place
  * places, one for each of its rows; a token is a place of a rank, those of rank 0 first.
  *
  *   send     each place: the row and its route to the ranks that have experts of it; to all others
@@ -27,13 +28,15 @@ struct ep_slot {
     uint64_t row, flag;
 };
 
-static __device__ __forceinline__ struct ep_slot slot_of(const struct peers &p, uint32_t epoch,
-                                                         uint32_t source, uint32_t i)
+static __device__ __forceinline__ struct ep_slot
+slot_of(const struct ep_args &a, const struct peers &p, uint32_t epoch, uint32_t source, uint32_t i)
 {
-    const uint64_t at = ((uint64_t)(epoch % 2) * p.world + source) * p.at.ep_rows + i;
-    DCHECK(i < p.at.ep_rows);
-    const struct ep_slot s = {p.at.ep_row + at * p.at.ep_units * PEER_UNIT,
-                              p.at.ep_flag + at * PEER_UNIT};
+    const uint32_t turn = epoch % 2;
+    const uint64_t row = ((uint64_t)source * a.n_place + i) * a.row_units;
+    const uint64_t flag = ((uint64_t)turn * p.world + source) * p.at.ep_rows_listed + i;
+    DCHECK(i < a.n_place && row + a.row_units <= p.at.ep_turn_units);
+    const struct ep_slot s = {p.at.ep_row + (turn * p.at.ep_turn_units + row) * PEER_UNIT,
+                              p.at.ep_flag + flag * PEER_UNIT};
     return s;
 }
 
@@ -50,7 +53,7 @@ __global__ void __launch_bounds__(SEND_THREADS)
     const uint32_t i = blockIdx.x;
     kernel_begin();
     const uint32_t epoch = p.epochs[p.at.epoch_ep];
-    const struct ep_slot slot = slot_of(p, epoch, p.rank, i);
+    const struct ep_slot slot = slot_of(a, p, epoch, p.rank, i);
     const uint64_t to = i < live_rows(a) ? ranks_of(a, i) & ~(1ull << p.rank) : 0;
     for (uint32_t u = threadIdx.x; to; u += blockDim.x) {
         uint32_t unit = u;
@@ -105,12 +108,11 @@ __global__ void __launch_bounds__(SEND_THREADS)
     const uint32_t token = source * a.n_place + i;
     kernel_begin();
     const uint32_t epoch = p.epochs[p.at.epoch_ep];
-    const struct ep_slot slot = slot_of(p, epoch, source, i);
+    const struct ep_slot slot = slot_of(a, p, epoch, source, i);
     const bool own = source == p.rank;
     const bool has_row = own ? i < live_rows(a) : await_row(a, p, slot, epoch, source, i);
     const char *row = p.base[p.rank] + slot.row;
-    uint32_t unit0 = 0; /* of the experts' numbers */
-    for (uint32_t k = 0; k < a.n_input; k++) unit0 += ceil_div(a.array[k].n_byte, PEER_UNIT);
+    const uint32_t unit0 = units_of(a, a.n_input); /* of the experts' numbers */
     for (uint32_t u = threadIdx.x; has_row && u < unit0; u += blockDim.x) {
         uint32_t unit = u;
         const struct ep_array &r = a.array[find_array(a, a.n_input, &unit)];
@@ -287,6 +289,25 @@ static void count_rows(const struct cuda_backend *c, const struct moe_ep_args *a
     }
 }
 
+/* Rows of a rank's experts in a round of so many places, if rows are spread evenly. */
+static uint32_t likely_rows(const struct cuda_backend *c, const struct moe_ep_args *a,
+                            uint32_t n_place)
+{
+    return n_place * (c->c.n_expert_used + (a->w->moe.stacked_shared ? 1 : 0));
+}
+
+/* Places of the next round, of those that are left: what is there has room for more of them where
+ * rows are listed. All ranks come to the same number, for their weights have one form. */
+static uint32_t round_places(const struct cuda_backend *c, const struct moe_ep_args *a,
+                             uint32_t n_left)
+{
+    const uint32_t n_any = c->ep.at.ep_rows, n_listed = c->ep.at.ep_rows_listed;
+    const uint32_t n = n_left < n_listed ? n_left : n_listed;
+    ASSERT(n > 0 && n_any <= n_listed);
+    if (n <= n_any || moe_lists_codes(c, a->w, likely_rows(c, a, n))) return n;
+    return n_any;
+}
+
 static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a, uint32_t place0,
                             uint32_t n_place, bool has_experts)
 {
@@ -310,25 +331,27 @@ static fathom_err run_round(struct cuda_backend *c, const struct moe_ep_args *a,
     const size_t at = (size_t)k.row0 * n_used;
     k.array[k.n_array++] = {(const char *)(a->route->i + at), NULL, n_used * 4};
     k.array[k.n_array++] = {(const char *)(a->route->w + at), NULL, n_used * 4};
+    k.row_units = units_of(k, k.n_array);
     ASSERT(k.n_array <= ROW_ARRAYS_MAX && k.rows_per_token <= SEND_THREADS);
     if (c->net) count_rows(c, a, place0, n_place, &rows);
     TRY(c->net ? cuda_net_rows(c, &k, &rows) : peer_rows(c, &k));
-    const uint32_t n_likely = n_place * n_used + (stacked ? n_place : 0);
-    enum row_form form = ROWS_FLOAT_TO_ROUND;
+    const bool is_any = n_place <= c->ep.at.ep_rows;
+    enum row_form form = is_any ? ROWS_FLOAT_TO_ROUND : ROWS_BF16;
     if (has_experts) {
-        TRY(moe_map_present(c, a->w, c->round.experts, n_token, n_likely));
+        TRY(moe_map_present(c, a->w, c->round.experts, n_token, likely_rows(c, a, n_place)));
         TRY(moe_run_experts(c, a->w, &x, &form));
     }
+    ASSERT(is_any || form == ROWS_BF16);
     return c->net ? cuda_net_sums(c, &k, &rows, form) : bring_back_as(c, &k, form);
 }
 
 static fathom_err run_rounds(struct cuda_backend *c, const struct moe_ep_args *a, bool has_experts)
 {
-    const uint32_t n_run = c->ep.at.ep_rows, n_most = ceil_div(a->n_most, c->c.parallel.tp.size);
-    ASSERT(c->ep.world > 1 && n_run > 0);
-    for (uint32_t place0 = 0; place0 < n_most; place0 += n_run) {
-        const uint32_t left = n_most - place0;
-        TRY(run_round(c, a, place0, left < n_run ? left : n_run, has_experts));
+    const uint32_t n_most = ceil_div(a->n_most, c->c.parallel.tp.size);
+    ASSERT(c->ep.world > 1 && c->ep.at.ep_rows > 0);
+    for (uint32_t place0 = 0, n; place0 < n_most; place0 += n) {
+        n = round_places(c, a, n_most - place0);
+        TRY(run_round(c, a, place0, n, has_experts));
     }
     return FATHOM_OK;
 }

@@ -18,6 +18,7 @@ struct ep_array {
 struct ep_args {
     struct ep_array array[ROW_ARRAYS_MAX]; /* input, experts, weights */
     uint32_t n_array, n_input;             /* n_input of them are the input */
+    uint32_t row_units;                    /* PEER_UNITs of the arrays of a row */
     uint32_t n_place, n_own;               /* own rows of the round, as the host knows */
     uint32_t row0;                         /* the first of them, among the lane's */
     uint32_t layer;
@@ -54,6 +55,14 @@ static __device__ __forceinline__ uint64_t ranks_of(const struct ep_args &a, uin
     static_assert(PARALLEL_RANKS_MAX <= 64, "a bit a rank");
     for (uint32_t k = 0; k < a.n_used; k++) ranks |= 1ull << (a.place[experts[k]] >> 8);
     return ranks;
+}
+
+/* PEER_UNITs of the first n arrays of a row. */
+static __host__ __device__ __forceinline__ uint32_t units_of(const struct ep_args &a, uint32_t n)
+{
+    uint32_t n_unit = 0;
+    for (uint32_t k = 0; k < n; k++) n_unit += ceil_div(a.array[k].n_byte, PEER_UNIT);
+    return n_unit;
 }
 
 /* The array that a unit of a row lies in, and which unit of it that becomes. */

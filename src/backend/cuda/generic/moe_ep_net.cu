@@ -18,19 +18,11 @@
 #include "backend/cuda/generic/moe_ep.cuh"
 #include "backend/cuda/launch.cuh"
 
-/* PEER_UNITs of the first n arrays of a row. */
-static __host__ __device__ uint32_t row_units(const struct ep_args &a, uint32_t n)
-{
-    uint32_t n_unit = 0;
-    for (uint32_t k = 0; k < n; k++) n_unit += ceil_div(a.array[k].n_byte, PEER_UNIT);
-    return n_unit;
-}
-
-/* A block an own place: rows [n_place][row_units]. */
+/* A block an own place: rows [n_place][a.row_units]. */
 __global__ void __launch_bounds__(SEND_THREADS)
     net_pack_kernel(const GRID_CONSTANT struct ep_args a, char *rows)
 {
-    const uint32_t i = blockIdx.x, n_unit = row_units(a, a.n_array);
+    const uint32_t i = blockIdx.x, n_unit = a.row_units;
     char *const row = rows + (size_t)i * n_unit * PEER_UNIT;
     kernel_begin();
     const bool has_row = i < live_rows(a);
@@ -43,18 +35,18 @@ __global__ void __launch_bounds__(SEND_THREADS)
     }
 }
 
-/* A block a token: rows [world][n_place][row_units], of which `counts` have come. */
+/* A block a token: rows [world][n_place][a.row_units], of which `counts` have come. */
 __global__ void __launch_bounds__(SEND_THREADS)
     net_arrive_kernel(const GRID_CONSTANT struct ep_args a,
                       const GRID_CONSTANT struct ep_counts counts, const char *rows, uint32_t rank)
 {
-    const uint32_t token = blockIdx.x, n_unit = row_units(a, a.n_array);
+    const uint32_t token = blockIdx.x, n_unit = a.row_units;
     const uint32_t source = token / a.n_place, i = token % a.n_place;
-    const uint32_t n_input = row_units(a, a.n_input), k = threadIdx.x;
+    const uint32_t n_input = units_of(a, a.n_input), k = threadIdx.x;
     const char *const row = rows + (size_t)token * n_unit * PEER_UNIT;
     const int32_t *const experts = (const int32_t *)(row + (size_t)n_input * PEER_UNIT);
     const float *const weights =
-        (const float *)(row + (size_t)row_units(a, a.n_input + 1) * PEER_UNIT);
+        (const float *)(row + (size_t)units_of(a, a.n_input + 1) * PEER_UNIT);
     kernel_begin();
     const bool own = source == rank, has_row = i < counts.n[source] && experts[0] >= 0;
     bool reads = own;
@@ -130,13 +122,13 @@ __global__ void __launch_bounds__(SUM_THREADS)
 fathom_err cuda_net_rows(struct cuda_backend *c, const struct ep_args *k,
                          const struct ep_counts *rows)
 {
-    const uint64_t row_bytes = (uint64_t)row_units(*k, k->n_array) * PEER_UNIT;
+    const uint64_t row_bytes = (uint64_t)k->row_units * PEER_UNIT;
     const uint64_t stride = k->n_place * row_bytes;
     const uint32_t *const n_own = &rows->n[c->ep.rank];
     char *const all = c->net_ep.rows, *const own = all + c->ep.rank * stride;
     const struct net_side out = {own, 0, row_bytes, n_own, 0};
     const struct net_side in = {all, stride, row_bytes, rows->n, 1};
-    ASSERT(k->n_place <= c->ep.at.ep_rows && row_units(*k, k->n_array) <= c->ep.at.ep_units);
+    ASSERT((uint64_t)c->ep.world * k->n_place * k->row_units <= c->ep.at.ep_turn_units);
     if (*n_own > 0)
         TRY(cuda_launch(c, "moe_ep: pack", net_pack_kernel, dim3(*n_own), SEND_THREADS, 0, *k,
                         own));
