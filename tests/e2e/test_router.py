@@ -166,11 +166,12 @@ def long_text(i, n=600):
 
 
 def check_prefixes(router, servers):
-    """Conversations stay where they are held; the others spread."""
+    """Conversations stay where they are held; the others spread. No turn fills another block of what the router
+    knows prompts by: a new block goes where it is computed soonest, at paces that a busy machine makes unequal."""
     seen = {}
     for turn in range(3):
         for talk in range(8):
-            messages = [{"role": "user", "content": long_text(talk)}]
+            messages = [{"role": "user", "content": long_text(talk, 500)}]
             messages += [{"role": "user", "content": f"{t}"} for t in range(turn)]
             before = {u: s["requests"] for u, s in router.instances().items()}
             status, text = ask(router, "/v1/chat/completions",
