@@ -396,6 +396,14 @@ static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_
     return (a + b - 1) / b;
 }
 
+/* The blocks of a kernel that walks over n things, one a thread at a time: each block has some. */
+static inline uint32_t walk_blocks(uint64_t n, uint32_t n_thread)
+{
+    enum { BLOCKS_MAX = 1024 };
+    const uint64_t n_block = (n + n_thread - 1) / n_thread;
+    return n_block < 1 ? 1 : n_block < BLOCKS_MAX ? (uint32_t)n_block : BLOCKS_MAX;
+}
+
 /* Which of a step's rows are in expanded form: those of prompts that see every row before them, or
  * select from so few that reading them all is cheaper. */
 static inline struct expanded_rows cuda_expanded_rows(const struct cuda_backend *c,

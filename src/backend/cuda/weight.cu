@@ -20,8 +20,7 @@ extern "C" {
 #include "base/mem.h"
 }
 
-/* Blocks that walk over a matrix of any size. */
-enum { THREADS = 256, BLOCKS = 1024, STAGING_BYTES = 2 << 20 };
+enum { THREADS = 256, STAGING_BYTES = 2 << 20 };
 
 /* Rows of n_byte to their tiles; `to` begins with a tile. */
 __global__ void tile_kernel(uint4 *to, const uint4 *from, uint32_t n_row, uint32_t n_byte)
@@ -197,7 +196,8 @@ static fathom_err upload_tiles(struct cuda_backend *c, char *dst, const struct t
     for (uint32_t row = 0; row < v->n_row; row += step) {
         const uint32_t n = v->n_row - row < step ? v->n_row - row : step;
         TRY(copy_rows(c, c->staging, v, row, n, what));
-        TRY(cuda_launch(c, what, tile_kernel, dim3(BLOCKS), THREADS, 0,
+        const uint64_t n_piece = (uint64_t)n * row_bytes / sizeof(uint4);
+        TRY(cuda_launch(c, what, tile_kernel, dim3(walk_blocks(n_piece, THREADS)), THREADS, 0,
                         (uint4 *)(dst + (size_t)row * row_bytes), (const uint4 *)c->staging, n,
                         row_bytes));
     }
@@ -550,16 +550,15 @@ static fathom_err make_kv_b(struct cuda_backend *c, struct weight *w, const stru
     struct matrix m = {};
     fathom_err err = matrix_make(c, &scratch, &m, v, "kv_b", d);
     size_t n = (size_t)v->n_row * v->n_col;
+    const dim3 grid(walk_blocks(n, THREADS));
     if (!err && c->fast) {
         err = take(c, w, n * 2, "kv_b", (void **)&w->mla.kv_b, d);
         if (!err)
-            err = cuda_launch(c, "kv_b", decode_kernel<bf16>, dim3(BLOCKS), THREADS, 0, w->mla.kv_b,
-                              m);
+            err = cuda_launch(c, "kv_b", decode_kernel<bf16>, grid, THREADS, 0, w->mla.kv_b, m);
     } else if (!err) {
         err = take(c, w, n * 4, "kv_b", (void **)&w->mla.kv_b_f, d);
         if (!err)
-            err = cuda_launch(c, "kv_b", decode_kernel<float>, dim3(BLOCKS), THREADS, 0,
-                              w->mla.kv_b_f, m);
+            err = cuda_launch(c, "kv_b", decode_kernel<float>, grid, THREADS, 0, w->mla.kv_b_f, m);
     }
     if (!err) err = cuda_check(c, gpu_stream_synchronize(c->stream), "sync", "kv_b");
     for (uint32_t i = 0; i < scratch.n_allocation; i++) {

@@ -7,8 +7,8 @@ extern "C" {
 #include "base/rng.h"
 }
 
-/* Blocks that walk over a matrix of any size; codes of four bits in a draw. */
-enum { THREADS = 256, BLOCKS = 1024, MADE_CODES = 16 };
+/* MADE_CODES: codes of four bits in a draw */
+enum { THREADS = 256, MADE_CODES = 16 };
 static_assert(THREADS / WARP <= WARP, "generate_fp8_kernel keeps a value a warp");
 
 /* ---- generated values: a hash of (seed, row, column), normal by Box and Muller ---- */
@@ -221,8 +221,8 @@ fathom_err cuda_make_packed(struct cuda_backend *c, const struct matrix *m, void
     ASSERT(cuda_makes_packed(v));
     const size_t n_tile = pack4_tile_rows(v->n_row) * ceil_div(v->n_col, PACK4_COLS);
     ASSERT(n_tile <= UINT32_MAX);
-    return cuda_launch(c, what, generate_packed_kernel, dim3(BLOCKS), THREADS, 0, (uint8_t *)dst,
-                       (uint32_t)n_tile, p);
+    return cuda_launch(c, what, generate_packed_kernel, dim3(walk_blocks(n_tile, 1)), THREADS, 0,
+                       (uint8_t *)dst, (uint32_t)n_tile, p);
 }
 
 fathom_err cuda_fill_values(struct cuda_backend *c, float *to, uint64_t n, float value,
@@ -240,8 +240,9 @@ static fathom_err generate_i8(struct cuda_backend *c, int8_t *q, const struct ma
     const float s = tensor_view_scale(v, 0, 0);
     ASSERT(scale && s > 0);
     TRY(cuda_fill_values(c, scale, n_scale, s, what));
-    return cuda_launch(c, what, generate_i8_kernel, dim3(BLOCKS), THREADS, 0, q, m->tiled, n,
-                       v->n_col, first, v->row_stride, v->generate_seed, v->generate_std / s);
+    return cuda_launch(c, what, generate_i8_kernel, dim3(walk_blocks(n, THREADS)), THREADS, 0, q,
+                       m->tiled, n, v->n_col, first, v->row_stride, v->generate_seed,
+                       v->generate_std / s);
 }
 
 fathom_err cuda_make_values(struct cuda_backend *c, const struct matrix *m, void *data,
@@ -262,9 +263,10 @@ fathom_err cuda_make_values(struct cuda_backend *c, const struct matrix *m, void
     }
     if (v->dtype == DTYPE_I8) return generate_i8(c, (int8_t *)data, m, scale, v, what);
     if (v->dtype == DTYPE_BF16) {
-        return cuda_launch(c, what, generate_kernel<bf16>, dim3(BLOCKS), THREADS, 0, (bf16 *)data,
-                           tiled, n, v->n_col, first, stride, v->generate_seed, std);
+        return cuda_launch(c, what, generate_kernel<bf16>, dim3(walk_blocks(n, THREADS)), THREADS,
+                           0, (bf16 *)data, tiled, n, v->n_col, first, stride, v->generate_seed,
+                           std);
     }
-    return cuda_launch(c, what, generate_kernel<float>, dim3(BLOCKS), THREADS, 0, (float *)data,
-                       tiled, n, v->n_col, first, stride, v->generate_seed, std);
+    return cuda_launch(c, what, generate_kernel<float>, dim3(walk_blocks(n, THREADS)), THREADS, 0,
+                       (float *)data, tiled, n, v->n_col, first, stride, v->generate_seed, std);
 }
