@@ -1,15 +1,12 @@
 """What the tests with foreign clients share: their Python packages, and a server to talk to.
 
 The packages stand in requirements*.txt, each with its version and the hashes of its files, and are
-installed from the package index when a test first asks for them: those of requirements.txt into
-build/venv, those of requirements-lm-eval.txt into build/venv-lm-eval, that of requirements-numpy.txt
-into build/venv-numpy, those of requirements-kubernetes.txt into build/venv-kubernetes, those of
-requirements-kimi.txt into build/venv-kimi, those of requirements-routers.txt into
-build/venv-routers, those of requirements-compressed.txt, which bring torch, into
-build/venv-compressed. To take newer versions: uv pip compile --universal --python-version 3.11
---no-header --no-annotate --generate-hashes, with the names openai, anthropic and jsonschema;
-lm_eval[api]; numpy; uv; kubernetes-validate; compressed-tensors, safetensors and torch; tiktoken,
-splintr-rs and jinja2; vllm-router and sglang-router.
+installed from the package index when a test first asks for them, by the uv of requirements-uv.txt in
+build/venv-uv: those of requirements.txt into build/venv, those of requirements-lm-eval.txt into
+build/venv-lm-eval, and so on; requirements-compressed.txt brings torch. To take newer versions: uv pip
+compile --universal --python-version 3.11 --no-header --no-annotate --generate-hashes, with the names
+openai, anthropic, jsonschema and huggingface-hub; lm_eval[api]; numpy; uv; kubernetes-validate;
+compressed-tensors, safetensors and torch; tiktoken, splintr-rs and jinja2; vllm-router and sglang-router.
 """
 import argparse
 import contextlib
@@ -39,28 +36,40 @@ def run(*command):
     return lines[-1] if done.returncode else None
 
 
-def install(venv, requirements):
-    """Make the folder `venv` hold what a file says; None, or why it cannot."""
+def python_of(venv):
+    return os.path.join(venv, "bin", "python")
+
+
+def make(venv, requirements, *commands):
+    """Make the folder `venv` hold what a file says, by commands; None, or why it cannot."""
     with open(requirements, "rb") as f:
         wanted = hashlib.sha256(f.read()).hexdigest()
     stamp = os.path.join(venv, "installed")
-    python = os.path.join(venv, "bin", "python")
     os.makedirs(os.path.dirname(venv), exist_ok=True)
     with open(venv + ".lock", "w") as lock:  # tests may run side by side
         fcntl.flock(lock, fcntl.LOCK_EX)
         with contextlib.suppress(OSError), open(stamp) as f:
             if f.read() == wanted:
                 return None
-        why = run(sys.executable, "-m", "venv", "--clear", venv)
-        why = why or run(python, "-m", "pip", "install", "--quiet", "--no-input", "--retries", "1",
-                         "--timeout", "20", "--require-hashes", "--only-binary", ":all:",
-                         "--requirement", os.path.join(HERE, "requirements-uv.txt"))
-        why = why or run(python, "-m", "uv", "pip", "install", "--quiet", "--python", python,
-                         "--require-hashes", "--requirement", requirements)
-        if why is None:
-            with open(stamp, "w") as f:
-                f.write(wanted)
-        return why
+        for command in commands:
+            why = run(*command)
+            if why:
+                return why
+        with open(stamp, "w") as f:
+            f.write(wanted)
+        return None
+
+
+def install(venv, requirements):
+    """Make the folder `venv` hold what a file says; None, or why it cannot."""
+    tools, named = os.path.join(ROOT, "build", "venv-uv"), os.path.join(HERE, "requirements-uv.txt")
+    why = make(tools, named, (sys.executable, "-m", "venv", "--clear", tools),
+               (python_of(tools), "-m", "pip", "install", "--quiet", "--no-input", "--retries", "1",
+                "--timeout", "20", "--require-hashes", "--only-binary", ":all:", "--requirement", named))
+    return why or make(venv, requirements,
+                       (sys.executable, "-m", "venv", "--without-pip", "--clear", venv),
+                       (python_of(tools), "-m", "uv", "pip", "install", "--quiet", "--python",
+                        python_of(venv), "--require-hashes", "--requirement", requirements))
 
 
 def enter(*packages, requirements="requirements.txt"):
@@ -71,8 +80,7 @@ def enter(*packages, requirements="requirements.txt"):
         why = install(venv, os.path.join(HERE, requirements))
         if why:
             skip(f"{' and '.join(packages)} cannot be installed into {venv}: {why}")
-        python = os.path.join(venv, "bin", "python")
-        os.execv(python, [python, *sys.argv])
+        os.execv(python_of(venv), [python_of(venv), *sys.argv])
 
 
 @contextlib.contextmanager

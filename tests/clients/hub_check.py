@@ -12,7 +12,7 @@ import unittest
 
 import client_env
 
-client_env.enter("huggingface-hub", requirements="requirements-lm-eval.txt")
+client_env.enter("huggingface-hub")
 sys.path.insert(0, os.path.join(client_env.ROOT, "tests/e2e"))
 
 from fake_hub import COMMIT, Hub  # noqa: E402 pylint: disable=wrong-import-position

@@ -172,7 +172,8 @@ static void check(enum act_type act, enum dtype t, bool wide, bool with_shared)
     struct backend_config c;
     gen_config(&c, act, KV_TYPE_BF16, wide);
     if (!with_shared) c.shared_inner = 0;
-    check_config(&c, t, N);
+    /* on a simulated GPU the floats of one type have as many rows as codes have */
+    check_config(&c, t, op_wants_few() && act != ACT_FP8 && t != DTYPE_BF16 ? 33 : N);
 }
 
 static void test_every_type(void **state)
