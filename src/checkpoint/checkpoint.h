@@ -19,14 +19,20 @@
 
 struct checkpoint;
 
+/* A cache of Hugging Face's, and what of a repository is meant. */
+struct hub_cache {
+    const char *folder;   /* of its repositories, ~/.cache/huggingface/hub; NULL: no cache */
+    const char *revision; /* branch, tag or commit; NULL: main, or else the newest there is */
+};
+
 /* checkpoint_resolve - the directory that a model argument means
  *
- *   model    a directory, or org/name looked up in the Hugging Face cache
- *   hf_home  the cache's root ($HF_HOME or ~/.cache/huggingface), NULL: no cache
- *   dir      LIMIT_PATH_BYTES
+ *   model  a directory, or org/name looked up in the cache
+ *   dir    LIMIT_PATH_BYTES
  * Errors  ENOTFOUND: names every folder looked at and the command that downloads the model.
- *         EUNSUPPORTED: a GGUF file. */
-fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home, fathom_diag *d);
+ *         EINVAL: a revision of a directory. EUNSUPPORTED: a GGUF file. */
+fathom_err checkpoint_resolve(char *dir, const char *model, const struct hub_cache *cache,
+                              fathom_diag *d);
 
 /* checkpoint_repository - the org/name that a text is, or that a hub's page of that address shows;
  * false: neither */

@@ -2,8 +2,8 @@
  *
  * The Hugging Face cache keeps a repository org/name as
  *
- *   <hf_home>/hub/models--org--name/refs/main            the revision that "main" means
- *                                  /snapshots/<revision>/ files, usually links into blobs/
+ *   <folder>/models--org--name/refs/main            the commit that "main" means
+ *                             /snapshots/<commit>/  files, usually links into blobs/
  */
 #include <ctype.h>
 #include <stdio.h>
@@ -68,50 +68,58 @@ static const char *advice_on(const char *repository)
                 : "";
 }
 
-/* hf_home/hub/models--org--name */
-static bool name_cache_folder(char *out, const char *hf_home, const char *repository)
+/* cache/models--org--name */
+static bool name_cache_folder(char *out, const char *cache, const char *repository)
 {
     const char *slash = strchr(repository, '/');
-    int n = snprintf(out, LIMIT_PATH_BYTES, "%s/hub/models--%.*s--%s", hf_home,
-                     (int)(slash - repository), repository, slash + 1);
+    int n = snprintf(out, LIMIT_PATH_BYTES, "%s/models--%.*s--%s", cache, (int)(slash - repository),
+                     repository, slash + 1);
     return n >= 0 && n < LIMIT_PATH_BYTES;
 }
 
-/* The revision in refs/main: one line of letters and digits. */
-static bool read_main_revision(char revision[128], const char *folder)
+/* The commit in refs/REVISION: one line of letters and digits. */
+static bool read_commit(char commit[128], const char *folder, const char *revision)
 {
-    char path[LIMIT_PATH_BYTES];
+    char refs[LIMIT_PATH_BYTES], path[LIMIT_PATH_BYTES];
     struct file_map map;
-    if (path_join(path, sizeof path, folder, "refs/main")) return false;
-    if (file_map_open(&map, path, NULL)) return false;
+    if (path_join(refs, sizeof refs, folder, "refs")) return false;
+    if (path_join(path, sizeof path, refs, revision)) return false;
+    if (path_is_dir(path) || file_map_open(&map, path, NULL)) return false;
     const char *text = map.data;
     size_t n = 0;
     while (n < map.size && n < 127 && isalnum((unsigned char)text[n])) n++;
-    if (n) memcpy(revision, text, n);
-    revision[n] = '\0';
+    if (n) memcpy(commit, text, n);
+    commit[n] = '\0';
     file_map_close(&map);
     return n > 0;
 }
 
-static bool find_snapshot(char *dir, const char *folder)
+static bool find_snapshot(char *dir, const char *folder, const char *revision)
 {
-    char snapshots[LIMIT_PATH_BYTES], revision[128];
+    char snapshots[LIMIT_PATH_BYTES], commit[128];
     if (path_join(snapshots, sizeof snapshots, folder, "snapshots")) return false;
-    if (read_main_revision(revision, folder) &&
-        !path_join(dir, LIMIT_PATH_BYTES, snapshots, revision) && path_is_dir(dir)) {
+    if (read_commit(commit, folder, revision ? revision : "main") &&
+        !path_join(dir, LIMIT_PATH_BYTES, snapshots, commit) && path_is_dir(dir)) {
         return true;
     }
-    return path_newest_dir(dir, LIMIT_PATH_BYTES, snapshots) == FATHOM_OK;
+    if (!revision) return path_newest_dir(dir, LIMIT_PATH_BYTES, snapshots) == FATHOM_OK;
+    return !path_join(dir, LIMIT_PATH_BYTES, snapshots, revision) && path_is_dir(dir);
 }
 
-fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home, fathom_diag *d)
+fathom_err checkpoint_resolve(char *dir, const char *model, const struct hub_cache *cache,
+                              fathom_diag *d)
 {
     char folder[LIMIT_PATH_BYTES];
+    const char *revision = cache->revision;
     dir[0] = '\0';
     if (strlen(model) >= LIMIT_PATH_BYTES) {
         FAIL(d, FATHOM_EINVAL, "the model's path is longer than %d bytes", LIMIT_PATH_BYTES - 1);
     }
     if (path_is_dir(model)) {
+        if (revision) {
+            FAIL(d, FATHOM_EINVAL, "--revision %.80s is of a repository, and %s is a directory",
+                 revision, model);
+        }
         memcpy(dir, model, strlen(model) + 1);
         return FATHOM_OK;
     }
@@ -131,20 +139,21 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const char *hf_home,
         FAIL(d, FATHOM_ENOTFOUND,
              "%s: no such directory; give a directory, or a repository as org/name", model);
     }
-    if (!hf_home) {
+    if (!cache->folder) {
         FAIL(d, FATHOM_ENOTFOUND,
              "%s: not found. Download it with `fathom pull %s`. Looked at: ./%s (no "
              "Hugging Face cache is known: set HF_HOME)%s",
              model, model, model, advice_on(model));
     }
-    if (!name_cache_folder(folder, hf_home, model)) {
+    if (!name_cache_folder(folder, cache->folder, model)) {
         FAIL(d, FATHOM_EINVAL, "the Hugging Face cache's path is longer than %d bytes",
              LIMIT_PATH_BYTES - 1);
     }
-    if (find_snapshot(dir, folder)) return FATHOM_OK;
+    if (find_snapshot(dir, folder, revision)) return FATHOM_OK;
     dir[0] = '\0';
     FAIL(d, FATHOM_ENOTFOUND,
-         "%s: not found. Download it with `fathom pull %s`. Looked at: ./%s and "
+         "%s: not found. Download it with `fathom pull %s%s%s`. Looked at: ./%s and "
          "%s/snapshots%s",
-         model, model, model, folder, advice_on(model));
+         model, model, revision ? " --revision " : "", revision ? revision : "", model, folder,
+         advice_on(model));
 }

@@ -20,8 +20,11 @@ enum { ENVIRONMENT_VARIABLES_MAX = 256, ENVIRONMENT_NAME_BYTES = 72, ENVIRONMENT
 
 /* What is read from the environment; environment.c alone does. */
 struct environment {
-    char hf_home[LIMIT_PATH_BYTES]; /* $HF_HOME, else ~/.cache/huggingface; "" without either */
-    char history[LIMIT_PATH_BYTES]; /* of `fathom run`, in $XDG_STATE_HOME, else ~/.local/state */
+    char hf_home[LIMIT_PATH_BYTES]; /* $HF_HOME, else huggingface in $XDG_CACHE_HOME or ~/.cache; ""
+                                     * without any */
+    char hub_cache[LIMIT_PATH_BYTES]; /* of its repositories: $HF_HUB_CACHE,
+                                       * $HUGGINGFACE_HUB_CACHE, else hub in hf_home; likewise */
+    char history[LIMIT_PATH_BYTES];   /* of `fathom run`, in $XDG_STATE_HOME, else ~/.local/state */
     struct option_variable variables[ENVIRONMENT_VARIABLES_MAX]; /* vLLM's first, then FATHOM_* */
     size_t n_variable;
     const char *port;      /* $FATHOM_PORT, of the server that `fathom health` asks; NULL: none */

@@ -22,6 +22,7 @@ fathom_err cmd_evaluate(const struct invocation *v, fathom_diag *d)
         .settings = v->settings, .environment = v->environment, .model = v->model};
     if (other.against) {
         other.model = other.against;
+        other.revision = NULL;
         TRY(model_source_find(&against, &other, v->environment, d));
         order.against = &against;
     }

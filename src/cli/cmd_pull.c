@@ -61,12 +61,13 @@ fathom_err cmd_pull(const struct invocation *v, fathom_diag *d)
     if (!checkpoint_repository(repository, s->rest.items[0])) {
         FAIL(d, FATHOM_EINVAL, "\"%s\" is no repository: needed is org/name", s->rest.items[0]);
     }
-    if (!e->hf_home[0]) FAIL(d, FATHOM_EINVAL, "there is no folder for it: set HF_HOME");
+    const char *cache = s->download_dir ? s->download_dir : e->hub_cache;
+    if (!cache[0]) FAIL(d, FATHOM_EINVAL, "there is no folder for it: set HF_HOME");
     const struct hub_order order = {.repository = repository,
                                     .revision = s->revision,
                                     .endpoint = e->hub_endpoint[0] ? e->hub_endpoint : NULL,
                                     .token = e->modelscope ? NULL : find_token(token, e),
-                                    .hf_home = e->hf_home,
+                                    .cache = cache,
                                     .modelscope = e->modelscope,
                                     .n_parallel = (unsigned)s->parallel,
                                     .on_summary = tell_summary,
@@ -80,6 +81,8 @@ fathom_err cmd_pull(const struct invocation *v, fathom_diag *d)
     print_row("fetched", "%s in %.0f s", size_text(a, result.fetched_bytes),
               (double)(clock_now_us() - start_us) / 1e6);
     print_row("folder", "%s", result.dir);
-    print_row("try", "fathom plan %s", repository);
+    const char *dir = s->download_dir, *revision = s->revision;
+    print_row("try", "fathom plan %s%s%s%s%s", repository, revision ? " --revision " : "",
+              revision ? revision : "", dir ? " --download-dir " : "", dir ? dir : "");
     return FATHOM_OK;
 }

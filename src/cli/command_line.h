@@ -281,8 +281,8 @@ struct settings {
     bool report;
     bool quantize_dry_run;
     const char *progress;
-    double health_timeout; /* seconds */
-    const char *revision;  /* NULL: the main branch */
+    double health_timeout;               /* seconds */
+    const char *revision, *download_dir; /* NULL: the main branch; the cache of Hugging Face */
     int64_t parallel;
     const char *against; /* NULL: no other model */
     struct string_list texts_files;

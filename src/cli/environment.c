@@ -108,14 +108,19 @@ static void read_launcher(struct environment *e)
 void environment_read(struct environment *e)
 {
     memset(e, 0, sizeof *e);
-    const char *hf_home = variable("HF_HOME");
+    const char *hf_home = variable("HF_HOME"), *cache = variable("XDG_CACHE_HOME");
+    const char *hub = variable("HF_HUB_CACHE");
     const char *state = variable("XDG_STATE_HOME");
     const char *home = variable("HOME");
     if (home) {
         join(e->hf_home, home, "/.cache/huggingface");
         join(e->history, home, "/.local/state/fathom/history");
     }
+    if (cache) join(e->hf_home, cache, "/huggingface");
     if (hf_home) join(e->hf_home, hf_home, "");
+    if (e->hf_home[0]) join(e->hub_cache, e->hf_home, "/hub");
+    if (!hub) hub = variable("HUGGINGFACE_HUB_CACHE");
+    if (hub) join(e->hub_cache, hub, "");
     if (state) join(e->history, state, "/fathom/history");
     const char *level = variable("VLLM_LOGGING_LEVEL");
     if (level) add(e, "VLLM_LOGGING_LEVEL", "log-level", level_text(e->level, level));

@@ -5,8 +5,10 @@
 #include "base/fail.h"
 #include "cli/options_int.h"
 
-#define DOWNLOAD "`fathom pull` has no such setting; HF_HOME, HF_TOKEN and HF_ENDPOINT act"
+#define DOWNLOAD                                                                                   \
+    "`fathom pull` has no such setting; HF_HOME, HF_HUB_CACHE, HF_TOKEN and HF_ENDPOINT act"
 #define ASCEND "it configures Ascend's libraries"
+#define SGLANG "it configures SGLang's Python"
 #define AMD "it configures AMD's libraries"
 #define HOSTS "hosts of one model are named by --nnodes, --node-rank and --master-addr"
 #define DEVICES "hosts and servers meet over TCP, by the device that the system's routes name"
@@ -16,7 +18,10 @@ const struct environment_row environment_table[] = {
     {"VLLM_API_KEY", true, "--api-key"},
     {"VLLM_LOGGING_LEVEL", true, "--log-level"},
     {"FATHOM_*", true, "FATHOM_MAX_MODEL_LEN is --max-model-len, and so for every option"},
-    {"HF_HOME", true, "where org/name is looked up"},
+    {"HF_HOME", true, "where org/name is looked up: in hub there"},
+    {"XDG_CACHE_HOME", true, "without HF_HOME: in huggingface/hub there"},
+    {"HF_HUB_CACHE", true, "before either: there; likewise --download-dir, which goes first"},
+    {"HUGGINGFACE_HUB_CACHE", true, "the same"},
     {"CUDA_VISIBLE_DEVICES", true, "which GPUs there are: the driver reads it"},
     {"HF_TOKEN", true, "the key of `fathom pull`; without it, what `hf auth login` has kept"},
     {"HUGGING_FACE_HUB_TOKEN", true, "the same"},
@@ -44,6 +49,9 @@ const struct environment_row environment_table[] = {
     {"WORLD_SIZE", true, "--nnodes, of one process a host"},
     {"RANK", true, "--node-rank"},
     {"HF_HUB_*", false, DOWNLOAD},
+    {"TRANSFORMERS_*", false, "it configures transformers, which fathom does not have"},
+    {"SGLANG_*", false, SGLANG},
+    {"SGL_*", false, SGLANG},
     {"MODELSCOPE_*", false, DOWNLOAD},
     {"VLLM_ROCM_*", false, AMD},
     {"AITER_*", false, AMD},

@@ -46,7 +46,11 @@ fathom_err model_source_find(struct model_source *m, const struct settings *s,
         m->config = (fathom_bundle){.name = m->name, .files = &m->config_file, .n_file = 1};
         return FATHOM_OK;
     }
-    return checkpoint_resolve(m->dir, m->name, e->hf_home[0] ? e->hf_home : NULL, d);
+    const char *folder = s->download_dir ? s->download_dir : e->hub_cache;
+    const bool is_main = !s->revision || strcmp(s->revision, "main") == 0;
+    const struct hub_cache cache = {.folder = folder[0] ? folder : NULL,
+                                    .revision = is_main ? NULL : s->revision};
+    return checkpoint_resolve(m->dir, m->name, &cache, d);
 }
 
 void model_source_close(struct model_source *m)

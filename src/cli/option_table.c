@@ -105,6 +105,14 @@ const struct option option_table[] = {
      "seed of requests that bring none; -1: drawn from the system at start", .kind = OPTION_COUNT,
      .lo = -1, .hi = 9e15, .group = GROUP_MODEL, .commands = ANSWERING | ON(RUN),
      .field = FIELD(seed), USE},
+    {"revision", NULL, "NAME", NULL, "branch, tag or commit of org/name; default: the main branch",
+     .kind = OPTION_TEXT, .group = GROUP_MODEL, .commands = MODEL | SCORED | ON(PULL),
+     .field = FIELD(revision), USE},
+    {"download-dir", "--cache-dir", "DIR", NULL,
+     "folder where org/name is kept, as models--org--name; default: $HF_HUB_CACHE, else hub in "
+     "$HF_HOME or ~/.cache/huggingface",
+     .kind = OPTION_TEXT, .group = GROUP_MODEL, .commands = MODEL | SCORED | ON(PULL),
+     .field = FIELD(download_dir), USE},
     {"config", NULL, "FILE", NULL,
      "options from a file: YAML, or JSON when its name ends in .json; keys are names without "
      "dashes; the command line holds over it",

@@ -22,7 +22,7 @@ struct hub_order {
     const char *revision;   /* branch, tag or commit; NULL: the hub's main branch */
     const char *endpoint;   /* "https://..." without a slash at the end; NULL: the hub's own */
     const char *token;      /* sent to the endpoint alone; NULL: none */
-    const char *hf_home;    /* made if it is not there */
+    const char *cache;      /* folder of repositories, made if it is not there */
     bool modelscope;        /* the endpoint speaks ModelScope's interface */
     unsigned n_parallel;    /* files at once, 1 to HUB_PARALLEL_MAX */
     void (*on_summary)(void *arg, const struct hub_summary *s);

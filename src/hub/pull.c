@@ -118,7 +118,7 @@ fathom_err hub_pull(struct hub_result *out, const struct hub_order *o, fathom_di
     fathom_err err = fetch_listing(&listing, o, d);
     if (!err) {
         memcpy(out->commit, listing.commit, sizeof listing.commit);
-        err = store_open(&store, o->hf_home, o->repository, d);
+        err = store_open(&store, o->cache, o->repository, d);
         if (!err) err = fill_store(out, &store, &listing, o, d);
         store_close(&store);
     }

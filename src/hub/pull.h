@@ -1,6 +1,6 @@
 /* pull.h - a repository of a model hub into the cache of Hugging Face's layout
  *
- *   <hf_home>/hub/models--org--name/blobs/SUM            what files hold, by SHA-256 or git's id
+ *   <cache>/models--org--name/blobs/SUM            what files hold, by SHA-256 or git's id
  *                                  /blobs/SUM.incomplete  what has come of it
  *                                  /snapshots/COMMIT/     names: links into blobs/
  *                                  /refs/REVISION         the commit that "main" means

@@ -19,15 +19,15 @@ static fathom_err join(char out[LIMIT_PATH_BYTES], const char *a, const char *b,
     FAIL(d, FATHOM_EINVAL, "a path below %.200s is longer than %d bytes", a, LIMIT_PATH_BYTES - 1);
 }
 
-fathom_err store_open(struct hub_store *s, const char *hf_home, const char *repository,
+fathom_err store_open(struct hub_store *s, const char *cache, const char *repository,
                       fathom_diag *d)
 {
     char blobs[LIMIT_PATH_BYTES];
     const char *slash = strchr(repository, '/');
     s->lock = -1;
-    int n = snprintf(s->folder, sizeof s->folder, "%s/hub/models--%.*s--%s", hf_home,
+    int n = snprintf(s->folder, sizeof s->folder, "%s/models--%.*s--%s", cache,
                      (int)(slash - repository), repository, slash + 1);
-    if (n < 0 || n >= LIMIT_PATH_BYTES) FAIL(d, FATHOM_EINVAL, "HF_HOME is too long a path");
+    if (n < 0 || n >= LIMIT_PATH_BYTES) FAIL(d, FATHOM_EINVAL, "the cache's path is too long");
     TRY(join(blobs, s->folder, "/blobs", "", d));
     TRY(os_make_dir(blobs, d));
     fathom_err err = dir_lock(&s->lock, s->folder, d);

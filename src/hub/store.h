@@ -8,13 +8,13 @@
 #include "hub/listing.h"
 
 struct hub_store {
-    char folder[LIMIT_PATH_BYTES]; /* <hf_home>/hub/models--org--name */
+    char folder[LIMIT_PATH_BYTES]; /* <cache>/models--org--name */
     int lock;                      /* -1: none */
 };
 
 /* store_open - the folder is there and nobody else fills it
  * Errors  EINVAL: a path that is too long; EBUSY: another pull of this repository runs; EIO. */
-fathom_err store_open(struct hub_store *s, const char *hf_home, const char *repository,
+fathom_err store_open(struct hub_store *s, const char *cache, const char *repository,
                       fathom_diag *d);
 void store_close(struct hub_store *s);
 

@@ -198,7 +198,20 @@ class Cli(unittest.TestCase):
             os.symlink(PILOT, os.path.join(repository, "snapshots", "abc123"))
             with open(os.path.join(repository, "refs", "main"), "w", encoding="utf-8") as f:
                 f.write("abc123")
-            self.assertIn("every tensor", run("inspect", "org/small", env={"HF_HOME": home})[0])
+            hub, nowhere = os.path.join(home, "hub"), {"HF_HOME": "/nowhere", "HF_HUB_CACHE": "/nowhere"}
+            os.symlink(home, os.path.join(home, "huggingface"))
+            for flags, env in (((), {"HF_HOME": home}),
+                               ((), {"XDG_CACHE_HOME": home}),
+                               ((), {"HF_HOME": "/nowhere", "HF_HUB_CACHE": hub}),
+                               ((), {"HF_HOME": "/nowhere", "HUGGINGFACE_HUB_CACHE": hub}),
+                               (("--download-dir", hub), nowhere),
+                               (("--download-dir", hub, "--revision", "main"), nowhere),
+                               (("--download-dir", hub, "--revision", "abc123"), nowhere)):
+                out, _ = run("inspect", "org/small", *flags, env=env)
+                self.assertIn("every tensor", out, (flags, env))
+            self.assertIn("`fathom pull org/small --revision v2`",
+                          run("inspect", "org/small", "--revision", "v2", env={"HF_HOME": home},
+                              status=1)[1])
 
     def test_tokenize_there_and_back(self):
         text = "Hello, who are you? 你好 \n\n 12345 <｜User｜>"

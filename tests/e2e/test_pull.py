@@ -213,6 +213,14 @@ class Pull(unittest.TestCase):
         self.pull()
         self.check_whole()
 
+    def test_the_cache_may_lie_elsewhere(self):
+        for flags, env in ((("--download-dir", self.at("..", "a")), {}),
+                           ((), {"HF_HUB_CACHE": self.at("..", "b")})):
+            said = self.pull(*flags, **env)
+            folder = flags[1] if flags else env["HF_HUB_CACHE"]
+            self.assertIn(os.path.join(folder, "models--org--name", "snapshots", COMMIT), said)
+        self.check_nothing_half_done()
+
     def test_what_cannot_be_had_is_said_in_one_line(self):
         self.assertIn('no revision "v9"', self.pull("--revision", "v9", status=1))
         self.assertIn("there is none (404)", self.pull(repository="org/other", status=1))

@@ -223,6 +223,37 @@ static void save_cached(const char *home, const char *revision)
     assert_int_equal(symlink(target, link), 0);
 }
 
+/* home  where Hugging Face keeps things, in hub there; NULL: no cache is known */
+static fathom_err resolve(char *dir, const char *model, const char *home, const char *revision,
+                          fathom_diag *d)
+{
+    char hub[LIMIT_PATH_BYTES];
+    if (home) assert_int_equal(path_join(hub, sizeof hub, home, "hub"), FATHOM_OK);
+    const struct hub_cache cache = {home ? hub : NULL, revision};
+    return checkpoint_resolve(dir, model, &cache, d);
+}
+
+static void a_revision_is_found_by_its_name_and_by_its_commit(void **state)
+{
+    const char *home = *state;
+    char dir[LIMIT_PATH_BYTES];
+    fathom_diag d = {0};
+    save_cached(home, "aaa111");
+    save_cached(home, "bbb222");
+    save_text(home, "hub/models--org--name/refs/main", "aaa111\n");
+    save_text(home, "hub/models--org--name/refs/v1", "bbb222\n");
+    static const char *const names[] = {"v1", "bbb222"};
+    for (size_t i = 0; i < 2; i++) {
+        assert_int_equal(resolve(dir, "org/name", home, names[i], &d), FATHOM_OK);
+        assert_non_null(strstr(dir, "/snapshots/bbb222"));
+    }
+    assert_int_equal(resolve(dir, "org/name", home, "v2", &d), FATHOM_ENOTFOUND);
+    assert_non_null(strstr(d.text, "`fathom pull org/name --revision v2`"));
+    d.text[0] = '\0';
+    assert_int_equal(resolve(dir, home, NULL, "v1", &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "is a directory"));
+}
+
 static void repository_is_found_in_the_cache(void **state)
 {
     const char *home = *state;
@@ -230,7 +261,7 @@ static void repository_is_found_in_the_cache(void **state)
     fathom_diag d = {0};
     struct checkpoint *c;
     save_cached(home, "aaa111");
-    assert_int_equal(checkpoint_resolve(dir, "org/name", home, &d), FATHOM_OK);
+    assert_int_equal(resolve(dir, "org/name", home, NULL, &d), FATHOM_OK);
     assert_non_null(strstr(dir, "/hub/models--org--name/snapshots/aaa111"));
     assert_int_equal(checkpoint_open(&c, dir, &d), FATHOM_OK);
     assert_non_null(checkpoint_find(c, "w"));
@@ -239,7 +270,7 @@ static void repository_is_found_in_the_cache(void **state)
     /* refs/main decides, even against a newer snapshot; without a valid one the newest is taken */
     save_cached(home, "bbb222");
     save_text(home, "hub/models--org--name/refs/main", "aaa111\n");
-    assert_int_equal(checkpoint_resolve(dir, "org/name", home, &d), FATHOM_OK);
+    assert_int_equal(resolve(dir, "org/name", home, NULL, &d), FATHOM_OK);
     assert_non_null(strstr(dir, "/snapshots/aaa111"));
     char newest[LIMIT_PATH_BYTES];
     assert_int_equal(
@@ -247,10 +278,10 @@ static void repository_is_found_in_the_cache(void **state)
     const struct timespec later[2] = {{.tv_sec = 4000000000}, {.tv_sec = 4000000000}};
     assert_int_equal(utimensat(AT_FDCWD, newest, later, 0), 0);
     save_text(home, "hub/models--org--name/refs/main", "gone");
-    assert_int_equal(checkpoint_resolve(dir, "org/name", home, &d), FATHOM_OK);
+    assert_int_equal(resolve(dir, "org/name", home, NULL, &d), FATHOM_OK);
     assert_non_null(strstr(dir, "/snapshots/bbb222"));
     save_text(home, "hub/models--org--name/refs/main", "../../../..");
-    assert_int_equal(checkpoint_resolve(dir, "org/name", home, &d), FATHOM_OK);
+    assert_int_equal(resolve(dir, "org/name", home, NULL, &d), FATHOM_OK);
     assert_non_null(strstr(dir, "/snapshots/bbb222"));
     assert_string_equal(d.text, "");
 }
@@ -260,10 +291,10 @@ static void unknown_model_says_where_it_looked(void **state)
     const char *home = *state;
     char dir[LIMIT_PATH_BYTES];
     fathom_diag d = {0};
-    assert_int_equal(checkpoint_resolve(dir, home, NULL, &d), FATHOM_OK);
+    assert_int_equal(resolve(dir, home, NULL, NULL, &d), FATHOM_OK);
     assert_string_equal(dir, home);
 
-    assert_int_equal(checkpoint_resolve(dir, "org/none", home, &d), FATHOM_ENOTFOUND);
+    assert_int_equal(resolve(dir, "org/none", home, NULL, &d), FATHOM_ENOTFOUND);
     assert_non_null(strstr(d.text, "`fathom pull org/none`"));
     assert_non_null(strstr(d.text, "./org/none"));
     assert_non_null(strstr(d.text, "/hub/models--org--none/snapshots"));
@@ -271,39 +302,39 @@ static void unknown_model_says_where_it_looked(void **state)
     assert_string_equal(dir, "");
 
     d.text[0] = '\0';
-    assert_int_equal(checkpoint_resolve(dir, "org/none", NULL, &d), FATHOM_ENOTFOUND);
+    assert_int_equal(resolve(dir, "org/none", NULL, NULL, &d), FATHOM_ENOTFOUND);
     assert_non_null(strstr(d.text, "HF_HOME"));
 
     static const char *const bad[] = {"nothing", "/a/b/c", "../up/../x", "org/na me", "org/", ""};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         d.text[0] = '\0';
-        assert_int_equal(checkpoint_resolve(dir, bad[i], home, &d), FATHOM_ENOTFOUND);
+        assert_int_equal(resolve(dir, bad[i], home, NULL, &d), FATHOM_ENOTFOUND);
         assert_non_null(strstr(d.text, "no such directory"));
     }
     static const char *const pages[] = {"https://huggingface.co/org/na.me", "hf.co/org/na.me/",
                                         "https://huggingface.co/org/na.me/tree/main?x=1"};
     for (size_t i = 0; i < sizeof pages / sizeof *pages; i++) {
         d.text[0] = '\0';
-        assert_int_equal(checkpoint_resolve(dir, pages[i], home, &d), FATHOM_ENOTFOUND);
+        assert_int_equal(resolve(dir, pages[i], home, NULL, &d), FATHOM_ENOTFOUND);
         assert_non_null(strstr(d.text, "give the repository: org/na.me"));
     }
     d.text[0] = '\0';
-    (void)checkpoint_resolve(dir, "org/R1-Distill-Qwen-7B", home, &d);
+    (void)resolve(dir, "org/R1-Distill-Qwen-7B", home, NULL, &d);
     assert_non_null(strstr(d.text, "a distilled model"));
     d.text[0] = '\0';
-    (void)checkpoint_resolve(dir, "org/V3-GGUF", home, &d);
+    (void)resolve(dir, "org/V3-GGUF", home, NULL, &d);
     assert_non_null(strstr(d.text, "GGUF, which is not read"));
 
     char file[LIMIT_PATH_BYTES];
     save_text(home, "weights.gguf", "x");
     assert_int_equal(path_join(file, sizeof file, home, "weights.gguf"), FATHOM_OK);
     d.text[0] = '\0';
-    assert_int_equal(checkpoint_resolve(dir, file, home, &d), FATHOM_EUNSUPPORTED);
+    assert_int_equal(resolve(dir, file, home, NULL, &d), FATHOM_EUNSUPPORTED);
     assert_non_null(strstr(d.text, "GGUF is not read: use the directory of a safetensors release"));
     save_text(home, "weights.bin", "x");
     assert_int_equal(path_join(file, sizeof file, home, "weights.bin"), FATHOM_OK);
     d.text[0] = '\0';
-    assert_int_equal(checkpoint_resolve(dir, file, home, &d), FATHOM_ENOTFOUND);
+    assert_int_equal(resolve(dir, file, home, NULL, &d), FATHOM_ENOTFOUND);
     assert_non_null(strstr(d.text, "is a file: give the directory"));
 }
 
@@ -402,6 +433,7 @@ int main(void)
         TEST(faulty_directories_are_refused),
         TEST(side_files_stay_mapped_and_absence_is_silent),
         TEST(bundle_is_read_like_a_directory),
+        TEST(a_revision_is_found_by_its_name_and_by_its_commit),
         TEST(repository_is_found_in_the_cache),
         TEST(unknown_model_says_where_it_looked),
         TEST(full_size_table_opens),
