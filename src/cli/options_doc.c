@@ -208,6 +208,12 @@ fathom_err options_write_help(struct buf *out, enum command command, const char 
     struct buf names = {0};
     fathom_err err = FATHOM_OK;
     add_group_names(&names, command);
+    if (topic && strcmp(topic, "listgroup") == 0) { /* these three are vLLM's words */
+        err = buf_add_str(out, buf_str(&names) + 1);
+        buf_free(&names);
+        return err;
+    }
+    if (topic && (strcmp(topic, "all") == 0 || strcmp(topic, "page") == 0)) topic = NULL;
     (void)buf_printf(out, "fathom %s %s\n\n%s\n", info->name, info->arguments, info->help);
     if (add_groups(out, command, topic) == 0) {
         err = diag_fail(d, FATHOM_EINVAL, "--help=%s: no option of `fathom %s` is called so", topic,

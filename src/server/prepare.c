@@ -36,12 +36,12 @@ static fathom_err refuse_model(const struct served *s, const char *model, struct
     return err;
 }
 
-/* The served name that the request used; the first one when it named none. */
+/* The served name that the request used; the first one when it named none, or "". */
 static fathom_err find_model(const struct served *s, const char *model, const char **out,
                              struct api_error *e)
 {
     *out = s->o.model_names[0];
-    if (!model) return FATHOM_OK;
+    if (!model || !*model) return FATHOM_OK;
     for (size_t i = 0; i < s->o.n_model_name; i++) {
         *out = s->o.model_names[i];
         if (strcmp(*out, model) == 0) return FATHOM_OK;

@@ -138,6 +138,10 @@ class Cli(unittest.TestCase):
                 self.assertEqual(run("help", flag)[0], f.read())
         self.assertIn("--max-num-seqs", run("serve", "--help=max_num")[0])
         self.assertIn("no option", run("serve", "--help=nonsense", status=2)[1])
+        for word in "all", "page":
+            self.assertEqual(run("serve", f"--help={word}")[0], run("serve", "--help")[0])
+        groups = run("serve", "--help=listgroup")[0]
+        self.assertTrue(groups.startswith("--help=TOPIC") and " security" in groups, groups)
         family = run("bench", "--help")[0]
         self.assertEqual(len(re.findall(r"^  fathom bench ", family, re.M)), 8)
         self.assertNotIn("fathom serve ", family)

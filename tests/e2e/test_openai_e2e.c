@@ -348,6 +348,7 @@ static void text_and_messages_are_tokenised(void **state)
     expect(&c, "POST", "/tokenize", "{\"prompt\":\"a\",\"messages\":[]}", 400, "messages is empty");
     expect(&c, "POST", "/tokenize", "{\"prompt\":\"a\",\"temperature\":0}", 200, "\"count\":2,");
     expect(&c, "POST", "/tokenize", "{\"prompt\":\"a\",\"model\":\"x\"}", 404, "model_not_found");
+    expect(&c, "POST", "/tokenize", "{\"prompt\":\"a\",\"model\":\"\"}", 200, "\"count\":2,");
 }
 
 static void tokens_become_text(void **state)

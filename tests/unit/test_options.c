@@ -503,6 +503,10 @@ static void every_flag_of_the_deployment_guides_is_known(void **state)
         "--port",
         "--model",
         "--disable-log-requests",
+        "--eplb-window-size",
+        "--num-redundant-experts",
+        "--tokenizer-pool-type",
+        "--mm-processor-cache-type",
     };
     struct result r = {0};
     for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
