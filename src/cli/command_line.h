@@ -178,9 +178,9 @@ struct settings {
     double gpu_memory_utilization;
     bool enable_prefix_caching;
     int64_t kv_offload_ram;
-    const char *kv_offload_dir; /* NULL: none */
+    double kv_offloading_gib; /* which becomes the same */
     int64_t kv_offload_dir_size;
-    const char *kv_transfer_config; /* NULL: not given */
+    const char *kv_offload_dir, *kv_transfer_config; /* NULL: not given */
     const char *kv_ip;
     int64_t kv_port;
     const char *kv_transport;

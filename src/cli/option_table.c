@@ -194,6 +194,8 @@ const struct option option_table[] = {
      "what they may take there, such as 1T, taken at start; needed with --kv-offload-dir",
      .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(kv_offload_dir_size), USE},
+    {"kv-offloading-size", NULL, "GIB", "0", "--kv-offload-ram in GiB", .kind = OPTION_NUMBER,
+     .hi = 1e6, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(kv_offloading_gib), USE},
     {"kv-transfer-config", NULL, "JSON", NULL,
      "{\"kv_connector\": \"NixlConnector\", \"kv_role\": \"kv_producer\", \"kv_port\": 5600}: "
      "pages "
@@ -216,7 +218,7 @@ const struct option option_table[] = {
      "be installed) or tcp; auto: ucx where backends of the config names it and it is installed",
      .kind = OPTION_CHOICE, .choices = "auto|tcp|ucx", .group = GROUP_MEMORY,
      .commands = PLANNED | ON(BENCH_TRANSFER), .field = FIELD(kv_transport), USE},
-    {"speculative-config", NULL, "JSON", NULL,
+    {"speculative-config", "-sc", "JSON", NULL,
      "{\"method\": \"deepseek_mtp\", \"num_speculative_tokens\": N}: each step also computes up to "
      "N "
      "tokens (1 to 4) that the MTP layer guesses and keeps those that are right; outputs are the "
@@ -692,7 +694,7 @@ const struct option option_table[] = {
      NOTE(NULL, "ranks of --data-parallel-size are threads of one process")},
     {"data-parallel-rpc-port", "-dpp", "N", NULL, "port of rank 0", ANY_COUNT, PARALLEL,
      NOTE(NULL, "ranks of --data-parallel-size are threads of one process")},
-    {"enable-expert-parallel", NULL, NULL, NULL,
+    {"enable-expert-parallel", "-ep", NULL, NULL,
      "each expert whole on one of the ranks; with --data-parallel-size", .kind = OPTION_FLAG,
      .group = GROUP_PARALLEL, .commands = PLANNED, .field = FIELD(enable_expert_parallel), USE},
     {"share-prompts", NULL, "N", "0",

@@ -343,6 +343,19 @@ static void name_origin(const struct option_walk *w)
     (void)snprintf(w->diag->text, sizeof w->diag->text, "%s: %.400s", w->origin, was.text);
 }
 
+/* --kv-offloading-size is --kv-offload-ram. */
+static fathom_err take_offload(const struct option_walk *w)
+{
+    struct settings *s = w->settings;
+    if (s->kv_offloading_gib == 0) return FATHOM_OK;
+    if (s->kv_offload_ram) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--kv-offloading-size and --kv-offload-ram say the same: leave one of them out");
+    }
+    s->kv_offload_ram = (int64_t)(s->kv_offloading_gib * (1 << 30));
+    return FATHOM_OK;
+}
+
 static size_t length_without_slashes(const char *name)
 {
     size_t n = strlen(name);
@@ -408,6 +421,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_plain(&w), done);
     if (!s->help) TRY_GOTO(option_take_sglang(&w), done);
+    if (!s->help) TRY_GOTO(take_offload(&w), done);
     if (!s->help) TRY_GOTO(check_tokenizer(&w), done);
     if (!s->help) TRY_GOTO(check_batch(&w), done);
     if (!s->help) TRY_GOTO(check_executor(&w), done);
@@ -432,8 +446,9 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     if (!s->help) {
         const struct speculative_given given = {.config = s->speculative_config,
                                                 .method = s->spec_method,
-                                                .n_token = (uint32_t)s->spec_tokens};
-        TRY_GOTO(speculative_parse(&given, &s->n_draft, d), done);
+                                                .n_token = (uint32_t)s->spec_tokens,
+                                                .model = s->model};
+        TRY_GOTO(speculative_parse(&given, &s->n_draft, notes, d), done);
     }
     if (!s->help) TRY_GOTO(reasoning_parse(s, d), done);
     if (!s->help) TRY_GOTO(request_defaults_parse(s, d), done);

@@ -107,16 +107,18 @@ struct speculative_given {
     const char *config; /* JSON of --speculative-config; NULL: not given */
     const char *method; /* of --spec-method; NULL: not given */
     uint32_t n_token;   /* of --spec-tokens; 0: not given */
+    const char *model;  /* MODEL, which the config may name too */
 };
 
 /* speculative_parse - the value of --speculative-config: {"method": "deepseek_mtp",
  * "num_speculative_tokens": 2}, or of the options that say the same in its place
  *
- * Without any *n_draft is 0. The method may be left out, or be mtp.
+ * Without any *n_draft is 0. The method may be left out, or be mtp. What else vLLM has there and
+ * changes no answer has a line in notes.
  * Errors  EINVAL, EFORMAT: not JSON, another method, a number out of range, a key that is not
  * known, both ways at once; ENOMEM. */
 fathom_err speculative_parse(const struct speculative_given *given, uint32_t *n_draft,
-                             fathom_diag *d);
+                             struct buf *notes, fathom_diag *d);
 
 /* reasoning_parse - the value of --reasoning-config, {"reasoning_start_str": "<think>",
  * "reasoning_end_str": "Enough.</think>"}, into s->reasoning_closing

@@ -38,7 +38,35 @@ static fathom_err read_count(const json_t *v, uint32_t *n, fathom_diag *d)
     return FATHOM_OK;
 }
 
-static fathom_err read_keys(json_t *root, uint32_t *n_draft, fathom_diag *d)
+/* Keys of vLLM's that say how another drafter would run. */
+static bool is_passed_over(const char *key)
+{
+    static const char *const keys[] = {"draft_tensor_parallel_size",
+                                       "disable_padded_drafter_batch",
+                                       "disable_logprobs",
+                                       "disable_by_batch_size",
+                                       "enforce_eager",
+                                       "max_model_len",
+                                       "quantization",
+                                       "code_revision",
+                                       "draft_load_config"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        if (strcmp(key, keys[i]) == 0) return true;
+    }
+    return false;
+}
+
+static fathom_err read_model(const json_t *v, const char *model, fathom_diag *d)
+{
+    const char *name = json_string_value(v);
+    if (name && model && strcmp(name, model) == 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL,
+         OPTION ": model is %.200s; drafts come from MODEL's own MTP layer alone: leave it out",
+         name ? name : json_type_text(v));
+}
+
+static fathom_err read_keys(json_t *root, const char *model, uint32_t *n_draft, struct buf *notes,
+                            fathom_diag *d)
 {
     const char *key;
     json_t *v;
@@ -50,6 +78,13 @@ static fathom_err read_keys(json_t *root, uint32_t *n_draft, fathom_diag *d)
             TRY(read_method(v, d));
         } else if (strcmp(key, "num_speculative_tokens") == 0) {
             TRY(read_count(v, n_draft, d));
+        } else if (strcmp(key, "model") == 0) {
+            TRY(read_model(v, model, d));
+        } else if (is_passed_over(key)) {
+            TRY(buf_printf(notes,
+                           OPTION ": \"%s\" has no effect: drafts come from MODEL's own MTP "
+                                  "layer, which runs as MODEL does\n",
+                           key));
         } else {
             FAIL(d, FATHOM_EINVAL,
                  OPTION ": \"%.40s\" is not known; there are method and num_speculative_tokens",
@@ -73,7 +108,7 @@ static fathom_err take_short(const struct speculative_given *given, uint32_t *n_
 }
 
 fathom_err speculative_parse(const struct speculative_given *given, uint32_t *n_draft,
-                             fathom_diag *d)
+                             struct buf *notes, fathom_diag *d)
 {
     const char *text = given->config;
     json_t *root = NULL;
@@ -84,7 +119,7 @@ fathom_err speculative_parse(const struct speculative_given *given, uint32_t *n_
              given->method ? "--spec-method" : "--spec-tokens");
     }
     TRY(json_read(text, strlen(text), OPTION, &root, d));
-    fathom_err err = read_keys(root, n_draft, d);
+    fathom_err err = read_keys(root, given->model, n_draft, notes, d);
     json_decref(root);
     return err;
 }

@@ -161,6 +161,13 @@ static void one_name_may_mean_something_else_to_another_command(void **state)
     assert_string_equal(r.s.bench.backend, "vllm");
     assert_string_equal(r.s.backend, "auto");
     assert_true(r.s.temperature == -1);
+    parse(&r, COMMAND_SERVE,
+          "--kv-offloading-size 1.5 -dp 2 -ep -sc {\"num_speculative_tokens\":1}");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.kv_offload_ram, 3ll << 29);
+    assert_true(r.s.enable_expert_parallel);
+    assert_int_equal(r.s.n_draft, 1);
+    assert_refused(&r, "--kv-offloading-size 1 --kv-offload-ram 1G", "say the same");
     assert_refused(&r, "--tokenizer dir", "--tokenizer dir is refused");
     assert_refused(&r, "--model /d/m2 --tokenizer /d/m", "is refused");
     parse(&r, COMMAND_SERVE, "org/name --tokenizer org/name/ --revision main");
