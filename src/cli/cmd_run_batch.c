@@ -8,6 +8,7 @@
  * Invariants: of the entries n_written are written, and the next one is not answered, or about to
  * be written; n_open are asked and not answered; those of `again` have found no room.
  */
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,17 +74,21 @@ static fathom_err read_input(struct buf *out, const char *name, fathom_diag *d)
 {
     char chunk[1 << 16];
     size_t n;
-    if (strcmp(name, "-") != 0) return file_read_whole(out, name, d);
-    while ((n = fread(chunk, 1, sizeof chunk, stdin)) > 0) TRY(buf_add(out, chunk, n));
-    if (ferror(stdin)) FAIL(d, FATHOM_EIO, "standard input cannot be read");
-    return FATHOM_OK;
+    fathom_err err = FATHOM_OK;
+    FILE *from = strcmp(name, "-") == 0 ? stdin : fopen(name, "r"); /* it may be a pipe */
+    if (!from) FAIL(d, FATHOM_EIO, "%s: cannot be opened: %s", name, strerror(errno));
+    while (!err && (n = fread(chunk, 1, sizeof chunk, from)) > 0) err = buf_add(out, chunk, n);
+    if (!err && ferror(from)) err = diag_fail(d, FATHOM_EIO, "%s: cannot be read", name);
+    if (from != stdin) (void)fclose(from);
+    return err;
 }
 
-/* Every line that is not blank. */
+/* Every line that is not blank, without the mark that some editors put before the first. */
 static fathom_err cut_input(struct run *r)
 {
     const char *text = buf_str(&r->input), *end = text + r->input.len;
     size_t n_line = 1, number = 0;
+    if (strncmp(text, "\xEF\xBB\xBF", 3) == 0) text += 3;
     for (const char *p = text; p < end; p++) n_line += *p == '\n';
     r->entries = mem_calloc(n_line, sizeof *r->entries);
     if (!r->entries) return FATHOM_ENOMEM;
@@ -157,7 +162,11 @@ done:
 static fathom_err open_output(struct run *r, const struct settings *s, fathom_diag *d)
 {
     const char *name = s->output_file;
-    struct stat st;
+    struct stat st, in;
+    if (stat(name, &st) == 0 && S_ISREG(st.st_mode) && stat(s->input_file, &in) == 0 &&
+        in.st_dev == st.st_dev && in.st_ino == st.st_ino) {
+        FAIL(d, FATHOM_EINVAL, "--output-file %s: it is the input", name);
+    }
     if (strcmp(name, "-") == 0) {
         r->output.stream = stdout;
     } else if (stat(name, &st) == 0 && !S_ISREG(st.st_mode)) {

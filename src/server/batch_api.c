@@ -120,7 +120,11 @@ static fathom_err read_line(struct ask *a, const json_t *line, struct buf *body)
                              given ? json_type_text(given) : "missing");
     }
     body->limit = LIMIT_HTTP_BODY_BYTES;
-    return json_write(body, given);
+    const fathom_err err = json_write(body, given);
+    if (!body->over_limit) return err;
+    return api_error_set(&a->error, 413, "request_too_large", "body",
+                         "line %zu: the body is larger than %d bytes", a->number,
+                         LIMIT_HTTP_BODY_BYTES);
 }
 
 static fathom_err parse(struct ask *a, const struct batch_request *r, struct buf *body)

@@ -130,6 +130,14 @@ class Pilot(Batch):
             self.assertIsNone(answer["response"]["body"])
             self.assertIn(part, answer["error"]["error"]["message"])
 
+    def test_a_body_may_be_as_large_as_over_http(self):
+        self.write([completion("0", "a" * (64 << 20)), completion("1", "a", max_tokens=1)])
+        self.run_batch()
+        answers = self.answers()
+        self.assertEqual(answers[0]["response"]["status_code"], 413)
+        self.assertIn("line 1: the body is larger", answers[0]["error"]["error"]["message"])
+        self.assertIsNone(answers[1]["error"])
+
     def test_lines_wait_for_room(self):
         """Each has more choices than may wait beside the others'."""
         self.write([completion(str(i), f"Once {i}", max_tokens=1, n=400, temperature=1)
@@ -143,6 +151,13 @@ class Pilot(Batch):
         self.assertEqual([json.loads(a)["custom_id"] for a in done.stdout.splitlines()],
                          ["0", "1", "2"])
         self.run_batch(o="/dev/null")
+        self.assertIn("is the input", self.run_batch(o=self.input, status=1).stderr)
+        self.assertIn("cannot be written", self.run_batch(o="/dev/full", status=1).stderr)
+        pipe = self.input + ".pipe"
+        os.mkfifo(pipe)
+        with subprocess.Popen(["sh", "-c", f"printf '\\357\\273\\277' | cat - {self.input} > {pipe}"]):
+            self.run_batch(i=pipe)
+        self.assertEqual([a["error"] for a in self.answers()], [None] * 3)
         self.assertFalse(os.path.exists("/dev/null.part"))
         self.write([])
         self.run_batch()
