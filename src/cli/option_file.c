@@ -22,13 +22,17 @@ static fathom_err value_text(struct option_walk *w, const json_t *value, const c
     return *out ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-static fathom_err take_flag(struct option_walk *w, const struct option *o, const json_t *value)
+/* `no-x: true` is --no-x; `no-x: false` says nothing, as in vLLM. */
+static fathom_err take_flag(struct option_walk *w, const struct option_match *m,
+                            const json_t *value)
 {
+    const char *no = m->negated ? "no-" : "";
     if (!json_is_boolean(value)) {
-        FAIL(w->diag, FATHOM_EINVAL, "%s is %s, needed is true or false", o->name,
+        FAIL(w->diag, FATHOM_EINVAL, "%s%s is %s, needed is true or false", no, m->option->name,
              json_type_text(value));
     }
-    return option_set(w, o, json_is_true(value) ? "true" : "false");
+    if (m->negated && !json_is_true(value)) return FATHOM_OK;
+    return option_set(w, m->option, json_is_true(value) && !m->negated ? "true" : "false");
 }
 
 static fathom_err take_list(struct option_walk *w, const struct option *o, const json_t *value)
@@ -58,8 +62,7 @@ static fathom_err take_key(struct option_walk *w, const char *key, const json_t 
     buf_free(&spelling);
     if (err) return err;
     const struct option *o = m.option;
-    if (m.negated || m.path || m.value || o->kind == OPTION_HELP ||
-        strcmp(o->name, "config") == 0) {
+    if (m.path || m.value || o->kind == OPTION_HELP || strcmp(o->name, "config") == 0) {
         FAIL(w->diag, FATHOM_EINVAL, "\"%s\" cannot stand in a file of options", key);
     }
     bool nothing = json_is_null(value) || (json_is_array(value) && json_array_size(value) == 0);
@@ -70,7 +73,7 @@ static fathom_err take_key(struct option_walk *w, const char *key, const json_t 
              o->name);
     }
     if (json_is_null(value)) return FATHOM_OK;
-    if (o->kind == OPTION_FLAG) return take_flag(w, o, value);
+    if (o->kind == OPTION_FLAG) return take_flag(w, &m, value);
     if (o->kind == OPTION_LIST) return take_list(w, o, value);
     TRY(value_text(w, value, &text));
     return option_set(w, o, text);

@@ -96,6 +96,17 @@ static void a_yaml_file_gives_options(void **state)
     forget(&r);
 }
 
+static void a_flag_may_be_said_no_to(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, ".yaml", "no-enable-prefix-caching: true\nno_async_scheduling: false\n", 0, NULL);
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_false(r.s.enable_prefix_caching);
+    assert_true(r.s.async_scheduling);
+    forget(&r);
+}
+
 static void a_json_file_gives_options(void **state)
 {
     (void)state;
@@ -181,6 +192,7 @@ static void bad_files_say_where(void **state)
     assert_fails(".yaml", "prot: 1\n", FATHOM_EINVAL, "the nearest is --port");
     assert_fails(".yaml", "port: many\n", FATHOM_EINVAL, "not a whole number");
     assert_fails(".yaml", "thinking: 2\n", FATHOM_EINVAL, "needed is true or false");
+    assert_fails(".yaml", "no-enforce-eager: 1\n", FATHOM_EINVAL, "no-enforce-eager is an integer");
     assert_fails(".yaml", "config: x\n", FATHOM_EINVAL, "cannot stand in a file");
     assert_fails(".yaml", "help: true\n", FATHOM_EINVAL, "cannot stand in a file");
     assert_fails(".yaml", "decode-context-parallel-size: 8\n", FATHOM_EINVAL, "is refused");
@@ -231,6 +243,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_yaml_file_gives_options),
+        cmocka_unit_test(a_flag_may_be_said_no_to),
         cmocka_unit_test(a_json_file_gives_options),
         cmocka_unit_test(the_command_line_holds_over_the_file),
         cmocka_unit_test(the_file_holds_over_the_environment),
