@@ -97,6 +97,18 @@ static void names_of_one_option_store_where_it_does(void **state)
     assert_string_equal(r.s.reasoning_parser, "deepseek_v3");
 }
 
+static void what_configures_its_python_is_told(void **state)
+{
+    (void)state;
+    serves("--nccl-port 5 --weight-version v --gc-threshold 1 2 --enable-mscclpp "
+           "--prefill-max-requests 4 "
+           "--eplb-rebalance-num-iterations 9 --enable-tokenizer-batch-encode");
+    unsigned n = 0;
+    for (size_t i = 0; i < r.notes.len; i++) n += r.notes.data[i] == '\n';
+    assert_in_range(n, 7, 8); /* a line for each value of a list */
+    is_refused("--enable-lmcache", "--kv-offload-ram");
+}
+
 static void two_hosts_meet_at_one_address(void **state)
 {
     (void)state;
@@ -214,6 +226,7 @@ static void failing_allocations_come_out_as_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_configures_its_python_is_told),
         cmocka_unit_test(names_of_one_option_store_where_it_does),
         cmocka_unit_test(two_hosts_meet_at_one_address),
         cmocka_unit_test(ranks_with_requests_of_their_own_are_data_parallel),
