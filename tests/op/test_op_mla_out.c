@@ -3,7 +3,7 @@
 
 #include "base/mem.h"
 
-enum { N = 129, N_FORM = 17 };
+enum { N = 129, N_FEW = 65, N_FORM = 17 };
 
 struct weights {
     struct weight *w;
@@ -79,7 +79,8 @@ static void check_form(enum act_type act, enum dtype t, const struct weight_form
     struct gen *g = gen_create_for(121, act);
     gen_config(&c, act, KV_TYPE_BF16, wide);
     c.max_context = 1024;
-    const uint32_t n = form ? N_FORM : N;
+    const bool takes_all = !op_wants_few() || act == ACT_FP8 || t == DTYPE_BF16;
+    const uint32_t n = form ? N_FORM : takes_all ? N : N_FEW;
     const bool decodes = op_wants_few() && form && (act != ACT_FP8 || !op_form_has_product(form));
     if (decodes && !wide) c.hidden = 128;
     rig_open_pair(&ref, &dev, &c);

@@ -1,7 +1,7 @@
 /* test_engine_cuda.c - the engine on the CUDA backend, whose GPU the host simulates (simt/simt.h)
  *
- *   test_engine_cuda [all]    all: ranks of one lane, lanes of one rank, stages of ranks, more failing
- *                             calls
+ *   test_engine_cuda [all]    all: ranks of one lane, lanes of one rank, stages of ranks, more
+ *                             failing calls
  *
  * Recorded steps and every way to run requests give the bits of plain steps. What fails says what
  * it was, answers everybody and leaves nothing behind. */
