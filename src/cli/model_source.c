@@ -32,7 +32,12 @@ fathom_err model_source_find(struct model_source *m, const struct settings *s,
     }
     memcpy(m->name_text, s->model, n);
     m->name = m->name_text;
+    const bool is_main = !s->revision || strcmp(s->revision, "main") == 0;
     if (strcmp(m->name, pilot_bundle.name) == 0) {
+        if (!is_main) {
+            FAIL(d, FATHOM_EINVAL, "--revision %.80s is of a repository, and %s is linked in",
+                 s->revision, m->name);
+        }
         m->bundle = &pilot_bundle;
         return FATHOM_OK;
     }
@@ -47,7 +52,6 @@ fathom_err model_source_find(struct model_source *m, const struct settings *s,
         return FATHOM_OK;
     }
     const char *folder = s->download_dir ? s->download_dir : e->hub_cache;
-    const bool is_main = !s->revision || strcmp(s->revision, "main") == 0;
     const struct hub_cache cache = {.folder = folder[0] ? folder : NULL,
                                     .revision = is_main ? NULL : s->revision};
     return checkpoint_resolve(m->dir, m->name, &cache, d);

@@ -213,6 +213,7 @@ class Cli(unittest.TestCase):
                                (("--download-dir", hub, "--revision", "abc123"), nowhere)):
                 out, _ = run("inspect", "org/small", *flags, env=env)
                 self.assertIn("every tensor", out, (flags, env))
+            self.assertIn("is linked in", run("inspect", "--revision", "v2", status=1)[1])
             self.assertIn("`fathom pull org/small --revision v2`",
                           run("inspect", "org/small", "--revision", "v2", env={"HF_HOME": home},
                               status=1)[1])
