@@ -51,7 +51,8 @@ static const struct refusal refusals[] = {
      "messages[0].content[0].citations is not supported: write sources into the text"},
     {"{" ASK ",\"speed\":\"fast\"}", "speed", "speed is only supported as \"standard\""},
     {USER("[]"), "messages[0].content",
-     "messages[0].content is an array, needed is a string or an array of blocks that is not empty"},
+     "messages[0].content is an empty array, needed is a string or an array of blocks that is not "
+     "empty"},
     {USER("[{\"type\":\"image\",\"source\":{}}]"), "messages[0].content[0].type",
      "messages[0].content[0].type is \"image\", which is not supported; text and tool_result are "
      "in a user's message"},

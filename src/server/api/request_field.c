@@ -31,8 +31,11 @@ const struct field *field_find(const struct field_table *t, const char *name, en
 fathom_err field_wrong_type(struct field_context *x, const char *path, const json_t *v,
                             const char *want)
 {
-    return api_error_set(x->e, 400, "invalid_type", path, "%s is %s, needed is %s", path,
-                         json_type_text(v), want);
+    const char *seen = json_type_text(v);
+    if (json_is_string(v) && json_string_length(v) == 0) seen = "an empty string";
+    if (json_is_array(v) && json_array_size(v) == 0) seen = "an empty array";
+    return api_error_set(x->e, 400, "invalid_type", path, "%s is %s, needed is %s", path, seen,
+                         want);
 }
 
 fathom_err field_out_of_range(struct field_context *x, const char *path, const json_t *v, double lo,
