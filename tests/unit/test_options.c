@@ -175,6 +175,9 @@ static void one_name_may_mean_something_else_to_another_command(void **state)
     assert_int_equal(r.notes.len, 0);
     parse(&r, COMMAND_RUN_BATCH, "-i a -o b --model /d/m/ --tokenizer /d/m");
     assert_int_equal(r.err, FATHOM_OK);
+    parse(&r, COMMAND_BENCH_SERVE, "--skip-chat-template --enable-multimodal-chat");
+    assert_int_equal(r.err, FATHOM_EINVAL);
+    assert_says(r.d.text, "--endpoint /v1/completions");
     parse(&r, COMMAND_BENCH_SERVE, "--random-input 200 --num-prompt=7");
     assert_int_equal(r.err, FATHOM_OK);
     assert_int_equal(r.s.bench.random_input_len, 200);
