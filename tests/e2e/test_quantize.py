@@ -26,7 +26,7 @@ from served import HANG_S
 
 ALL = sys.argv[1] == "--all" and sys.argv.pop(1) == "--all"
 FATHOM = os.path.abspath(sys.argv.pop(1))
-KILLS = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 12 if ALL else 2
+KILLS = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 12 if ALL else 1
 SEED = int(sys.argv.pop(1)) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 1
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PILOT = os.path.join(ROOT, "models", "pilot")
