@@ -40,7 +40,8 @@ struct router_args {
 
 /* moe - y[t] = sum over chosen experts e of weight_e * ffn_e(x[t]) + shared(x[t])
  *
- *   y  DELTA, overwritten (a partial sum over ranks)
+ *   y  DELTA, overwritten (a partial sum over ranks; where experts are whole, of those chosen
+ *      experts that this rank has, and of its part of the shared one)
  * Numerics experts are added in ascending index, the shared expert last, in f32.
  */
 struct moe_args {

@@ -9,6 +9,10 @@
  *   dp    data parallel: requests, which each of its parts, a lane, has its own of. Routed experts
  *         are whole then (experts_whole), each on one rank of all of tp and dp, and shared ones are
  *         whole on every rank
+ *
+ * Experts may be whole on ranks of tp alone too: these all have the same rows, so that each makes
+ * what its experts make of them, a partial sum as of any block, and no row moves.
+ *
  *   pp    pipeline parallel: the list of layers, in runs. The first stage has the embedding, the
  *         last one head, final norm and draft layer
  *
@@ -33,7 +37,7 @@ struct parallel {
     struct axis tp;
     struct axis dp;     /* zeros: one rank */
     struct axis pp;     /* zeros: one stage */
-    bool experts_whole; /* an expert is on one rank, else cut on all of tp; of lanes alone */
+    bool experts_whole; /* a routed expert is on one rank, else cut on all of tp; of lanes always */
     bool is_slice; /* one rank of several is measured by itself: sums over ranks are left out */
     uint16_t layer_ends[PARALLEL_STAGES_MAX]; /* of several stages: the layers below layer_ends[i]
                                                  that no stage before i has are stage i's */
@@ -50,7 +54,8 @@ enum parallel_cut {
     CUT_NONE,
     CUT_HEADS,
     CUT_INNER,        /* inner widths of dense blocks */
-    CUT_EXPERT_INNER, /* inner widths of experts, routed and shared */
+    CUT_EXPERT_INNER, /* inner widths of routed experts, and of shared ones */
+    CUT_SHARED_INNER,
     CUT_VOCAB,
     CUT_EXPERTS,
 };
@@ -131,14 +136,21 @@ static inline bool parallel_is_last(const struct parallel *p)
     return p->pp.rank + 1 >= p->pp.size;
 }
 
+/* parallel_moves_rows - whether rows go to the ranks of their experts: those of lanes, of which one
+ * rank is the least */
+static inline bool parallel_moves_rows(const struct parallel *p)
+{
+    return p->experts_whole && (p->dp.size > 1 || p->tp.size <= 1);
+}
+
 /* parallel_axis - the axis that cuts something; that of CUT_NONE has one rank */
 static inline struct axis parallel_axis(const struct parallel *p, enum parallel_cut cut)
 {
     const struct axis one = {.rank = 0, .size = 1};
-    const bool is_whole = p->experts_whole && p->dp.size > 1;
     const struct axis all = {.rank = parallel_peer(p), .size = parallel_n_peer(p)};
-    if (cut == CUT_EXPERTS) return is_whole ? all : one;
-    if (cut == CUT_EXPERT_INNER && is_whole) return one;
+    if (cut == CUT_EXPERTS) return p->experts_whole ? all : one;
+    if (cut == CUT_EXPERT_INNER && p->experts_whole) return one;
+    if (cut == CUT_SHARED_INNER && parallel_moves_rows(p)) return one;
     return cut == CUT_NONE ? one : p->tp;
 }
 
@@ -177,6 +189,12 @@ static inline uint16_t parallel_place(const struct parallel *p, uint32_t n_exper
 {
     const uint32_t n_held = parallel_part(p, CUT_EXPERTS, n_expert);
     return (uint16_t)(expert / n_held << 8 | expert % n_held);
+}
+
+/* parallel_first_expert - the first of this rank's; the others follow */
+static inline uint32_t parallel_first_expert(const struct parallel *p, uint32_t n_expert)
+{
+    return parallel_axis(p, CUT_EXPERTS).rank * parallel_part(p, CUT_EXPERTS, n_expert);
 }
 
 static inline uint32_t expert_rank(uint16_t place)

@@ -59,6 +59,7 @@ static fathom_err take_ranks(struct option_walk *w)
     struct settings *s = w->settings;
     const int64_t dp = s->sglang.dp_size, ep = s->sglang.ep_size, tp = s->tensor_parallel_size;
     char line[256] = "";
+    if (ep > 1 && ep == tp) s->enable_expert_parallel = true;
     if (s->sglang.enable_dp_attention && dp > 1 && tp % dp == 0) {
         s->data_parallel_size = dp;
         s->tensor_parallel_size = tp / dp;
@@ -81,11 +82,11 @@ static fathom_err take_ranks(struct option_walk *w)
                        "servers behind `fathom router`; give --enable-dp-attention for ranks of "
                        "one copy",
                        (long long)dp);
-    } else if (ep > 1 && s->data_parallel_size <= 1) {
+    } else if (ep > 1 && ep != tp && s->data_parallel_size <= 1) {
         (void)snprintf(line, sizeof line,
-                       "--ep-size %lld is refused: ranks of --tp-size have a part of every "
-                       "expert: leave it out, or give --dp-size %lld --enable-dp-attention",
-                       (long long)ep, (long long)tp);
+                       "--ep-size %lld of --tp-size %lld is refused: an expert is whole on one of "
+                       "all ranks, or cut over all: give --ep-size %lld, or leave it out",
+                       (long long)ep, (long long)tp, (long long)tp);
     } else if (s->sglang.enable_dp_attention) {
         return buf_add_str(w->notes, "--enable-dp-attention has no effect: --dp-size is 1\n");
     }

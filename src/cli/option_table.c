@@ -694,9 +694,9 @@ const struct option option_table[] = {
      NOTE(NULL, "ranks of --data-parallel-size are threads of one process")},
     {"data-parallel-rpc-port", "-dpp", "N", NULL, "port of rank 0", ANY_COUNT, PARALLEL,
      NOTE(NULL, "ranks of --data-parallel-size are threads of one process")},
-    {"enable-expert-parallel", "-ep", NULL, NULL,
-     "each expert whole on one of the ranks; with --data-parallel-size", .kind = OPTION_FLAG,
-     .group = GROUP_PARALLEL, .commands = PLANNED, .field = FIELD(enable_expert_parallel), USE},
+    {"enable-expert-parallel", "-ep", NULL, NULL, "each routed expert whole on one of the ranks",
+     .kind = OPTION_FLAG, .group = GROUP_PARALLEL, .commands = PLANNED,
+     .field = FIELD(enable_expert_parallel), USE},
     {"share-prompts", NULL, "N", "0",
      "prompt tokens for each rank of --data-parallel-size from which on all ranks compute a prompt "
      "together while they have little of their own; 0: 256; -1: a prompt stays on its rank",

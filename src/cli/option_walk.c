@@ -142,7 +142,7 @@ static fathom_err check_plain(const struct option_walk *w)
 static fathom_err check_cuts(struct option_walk *w)
 {
     const struct settings *s = w->settings;
-    const bool has_tp = s->tensor_parallel_size > 1, has_dp = s->data_parallel_size > 1;
+    const bool has_dp = s->data_parallel_size > 1;
     char line[192];
     const bool has_load =
         s->load_concurrency > 0 || s->load_input_len > 0 || s->load_output_len > 0;
@@ -165,10 +165,7 @@ static fathom_err check_cuts(struct option_walk *w)
                        (long long)s->data_parallel_size);
         TRY(option_refuse(w, line));
     }
-    if (!has_tp || has_dp || !s->enable_expert_parallel) return FATHOM_OK;
-    return option_refuse(w, "--enable-expert-parallel is refused: ranks of --tensor-parallel-size "
-                            "have a part of every expert: leave it out, or give "
-                            "--data-parallel-size instead");
+    return FATHOM_OK;
 }
 
 static fathom_err check_executor(struct option_walk *w)

@@ -262,7 +262,7 @@ static fathom_err make_meetings(struct host_lanes *l, const struct engine_settin
     const size_t tops = (size_t)limits->max_logit_row * SAMPLE_TOP_MAX;
     size_t most = delta > logits ? delta : logits;
     if (tops > most) most = tops;
-    if (s->place.parallel.experts_whole) {
+    if (parallel_moves_rows(&s->place.parallel)) {
         const size_t experts = expert_values(s, config);
         most = experts > most ? experts : most;
         l->n_lane = s->place.parallel.dp.size;

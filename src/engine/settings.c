@@ -29,7 +29,7 @@ static fathom_err resolve_ranks(struct engine_settings *out, const fathom_option
     const uint32_t n_lane = o->data_parallel ? o->data_parallel : 1;
     p->tp.size = o->world ? o->world : 1;
     p->dp = (struct axis){.rank = 0, .size = n_lane};
-    p->experts_whole = n_lane > 1;
+    p->experts_whole = n_lane * p->tp.size > 1 && o->expert_parallel;
     p->tp.rank = o->rank;
     p->is_slice = o->rank_slice;
     if (!o->rank_slice && p->tp.rank != 0) {
@@ -59,12 +59,6 @@ static fathom_err resolve_ranks(struct engine_settings *out, const fathom_option
              "--data-parallel-size %u: experts are whole on a rank of it: give "
              "--enable-expert-parallel too",
              n_lane);
-    }
-    if (n_lane == 1 && o->expert_parallel && p->tp.size > 1) {
-        FAIL(d, FATHOM_EUNSUPPORTED,
-             "--enable-expert-parallel: ranks of --tensor-parallel-size have a part of every "
-             "expert: leave it out, or give --data-parallel-size %u instead",
-             p->tp.size);
     }
     if (o->rank_slice && (p->tp.size < 2 || p->tp.rank >= p->tp.size)) {
         FAIL(d, FATHOM_EINVAL,
@@ -101,7 +95,7 @@ static bool widths_fit_fp8(const struct model_config *c, const struct parallel *
     const uint32_t widths[] = {
         c->hidden, c->q_lora_rank, parallel_part(p, CUT_INNER, c->dense_inner),
         parallel_part(p, CUT_EXPERT_INNER, c->moe_inner),
-        parallel_part(p, CUT_EXPERT_INNER, c->n_shared_expert * c->moe_inner)};
+        parallel_part(p, CUT_SHARED_INNER, c->n_shared_expert * c->moe_inner)};
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) {
         if (widths[i] % TENSOR_SCALE_BLOCK != 0) return false;
     }

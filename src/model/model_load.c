@@ -44,7 +44,7 @@ void model_backend_config(struct backend_config *out, const struct model_config 
     out->n_group = c->n_group;
     out->topk_group = c->topk_group;
     out->moe_inner = parallel_part(p, CUT_EXPERT_INNER, c->moe_inner);
-    out->shared_inner = parallel_part(p, CUT_EXPERT_INNER, c->n_shared_expert * c->moe_inner);
+    out->shared_inner = parallel_part(p, CUT_SHARED_INNER, c->n_shared_expert * c->moe_inner);
     out->routed_scale = c->routed_scale;
     out->norm_topk = c->norm_topk;
     out->n_vocab = p->is_slice ? parallel_part(p, CUT_VOCAB, c->n_vocab) : c->n_vocab;
@@ -250,7 +250,7 @@ static fathom_err make_places(struct model *m, const struct model_config *config
 {
     const size_t bytes = config->n_expert * sizeof(uint16_t);
     void *device = NULL;
-    if (parallel_axis(p, CUT_EXPERTS).size == 1 || bytes == 0) return FATHOM_OK;
+    if (!parallel_moves_rows(p) || bytes == 0) return FATHOM_OK;
     if (!m->ops->moe_ep) FAIL(d, FATHOM_EUNSUPPORTED, "the backend has no whole experts on ranks");
     uint16_t *host = mem_alloc(bytes);
     if (!host) FAIL(d, FATHOM_ENOMEM, "no memory for the places of %u experts", config->n_expert);

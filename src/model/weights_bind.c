@@ -251,12 +251,14 @@ fathom_err weights_check_parallel(const struct model_config *config, const struc
         const char *key;
         uint32_t value;
         enum parallel_cut cut;
-    } cuts[] = {{"num_attention_heads", config->n_head, CUT_HEADS},
-                {"intermediate_size", config->dense_inner, CUT_INNER},
-                {"moe_intermediate_size", config->moe_inner, CUT_EXPERT_INNER},
-                {"hidden_size", 2 * config->hidden, config->n_mtp ? CUT_INNER : CUT_NONE},
-                {"vocab_size", config->n_vocab, CUT_VOCAB},
-                {"n_routed_experts", config->n_expert, CUT_EXPERTS}};
+    } cuts[] = {
+        {"num_attention_heads", config->n_head, CUT_HEADS},
+        {"intermediate_size", config->dense_inner, CUT_INNER},
+        {"moe_intermediate_size", config->moe_inner, CUT_EXPERT_INNER},
+        {"moe_intermediate_size", config->n_shared_expert * config->moe_inner, CUT_SHARED_INNER},
+        {"hidden_size", 2 * config->hidden, config->n_mtp ? CUT_INNER : CUT_NONE},
+        {"vocab_size", config->n_vocab, CUT_VOCAB},
+        {"n_routed_experts", config->n_expert, CUT_EXPERTS}};
     if (p->dp.size > 1 && !p->experts_whole) {
         FAIL(d, FATHOM_EINVAL,
              "%u ranks with requests of their own: needed are experts whole on a rank", p->dp.size);
@@ -272,7 +274,7 @@ fathom_err weights_check_parallel(const struct model_config *config, const struc
              cuts[i].key, cuts[i].value, n_rank);
     }
     const uint32_t n_held = parallel_part(p, CUT_EXPERTS, config->n_expert);
-    if (p->dp.size > 1 && n_held > EXPERTS_HELD_MAX) {
+    if (p->experts_whole && n_held > EXPERTS_HELD_MAX) {
         FAIL(d, FATHOM_EINVAL, "\"n_routed_experts\" is %u, %u on each of %u ranks: at most %d are",
              config->n_expert, n_held, parallel_n_peer(p), EXPERTS_HELD_MAX);
     }

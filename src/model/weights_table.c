@@ -126,7 +126,7 @@ static enum parallel_cut dim_cut(enum weight_dim dim)
     case DIM_HEADS_V: return CUT_HEADS;
     case DIM_DENSE:
     case DIM_TWO_HIDDEN: return CUT_INNER;
-    case DIM_SHARED:
+    case DIM_SHARED: return CUT_SHARED_INNER;
     case DIM_EXPERT: return CUT_EXPERT_INNER;
     default: return CUT_NONE;
     }

@@ -1,5 +1,7 @@
 /* test_ranks MODEL BACKEND RANKS ACT KV LIMIT [LENGTH] - several ranks compute what one computes
  *
+ * RANKS is a number; with an e behind it routed experts are whole on ranks.
+ *
  * One model on one rank and on RANKS ranks, each a thread with a device of its own where the
  * backend has devices, over two texts of LENGTH tokens, a multiple of 4, in one step and in steps
  * of other sizes. Logits of several ranks lie within LIMIT of one rank's (relative, the median
@@ -42,6 +44,7 @@ enum { SEED = 3, SKIPPED = 77, N_CUT_MAX = 4 };
 static struct {
     const char *backend;
     uint32_t n_rank;
+    bool experts_whole;
     enum act_type act;
     enum kv_type kv;
     double limit;
@@ -91,10 +94,15 @@ static size_t page_bytes(const struct rank *r)
     return test.n_page * r->kv.layout.page_bytes;
 }
 
+static struct parallel parallel_of(uint32_t i, uint32_t n)
+{
+    return (struct parallel){.tp = {i, n}, .experts_whole = test.experts_whole && n > 1};
+}
+
 static void open_rank(struct rank *r, uint32_t i, uint32_t n)
 {
     fathom_diag d = {{0}};
-    struct model_place place = {.parallel = {.tp = {i, n}}, .n_thread = 1, .device = (int)i};
+    struct model_place place = {.parallel = parallel_of(i, n), .n_thread = 1, .device = (int)i};
     struct model_limits limits = {.act = test.act,
                                   .kv_type = test.kv,
                                   .max_token = N_TEXT * test.length,
@@ -112,7 +120,7 @@ static void load_rank(struct rank *r, uint32_t i, uint32_t n)
 {
     fathom_diag d = {{0}};
     const struct model_loading as_stored = {0};
-    const struct parallel p = {.tp = {i, n}};
+    const struct parallel p = parallel_of(i, n);
     struct model_limits limits = {.with_mtp = true};
     struct model_weights w;
     must(r->b->ops->bind_thread(r->b), &d);
@@ -441,7 +449,9 @@ int main(int argc, char **argv)
         return 2;
     }
     test.backend = argv[2];
-    test.n_rank = (uint32_t)strtoul(argv[3], NULL, 10);
+    char *end;
+    test.n_rank = (uint32_t)strtoul(argv[3], &end, 10);
+    test.experts_whole = *end == 'e';
     test.act = argv[4][0] == 'b' ? ACT_BF16 : argv[4][1] == 'p' ? ACT_FP8 : ACT_F32;
     test.kv = argv[5][0] == 'b' ? KV_TYPE_BF16 : argv[5][1] == 'p' ? KV_TYPE_FP8 : KV_TYPE_F32;
     test.limit = strtod(argv[6], NULL);

@@ -318,13 +318,72 @@ static void test_behind_norm(void **state)
     }
 }
 
+/* A rank of n that have the same rows, measured by itself. */
+static void open_slice(struct rig *r, const char *backend, const struct backend_config *all,
+                       uint32_t i, uint32_t n)
+{
+    struct backend_config c = *all;
+    c.parallel = parallel_one();
+    c.parallel.tp = (struct axis){.rank = i, .size = n};
+    c.parallel.experts_whole = c.parallel.is_slice = true;
+    rig_open(r, backend, &c);
+}
+
+/* Of rank i's experts alone, and of the shared one. */
+static void check_slice(struct gen *g, const struct backend_config *c,
+                        const struct moe_tensors *tensors, uint32_t i, uint32_t n)
+{
+    struct rig ref, dev;
+    struct moe_tensors part = *tensors;
+    float *x = gen_floats(g, (size_t)N * c->hidden, 1), *route = gen_route(g, c);
+    const size_t n_value = (size_t)N * c->hidden;
+    open_slice(&ref, "ref", c, i, n);
+    open_slice(&dev, op_backend(), c, i, n);
+    part.experts += parallel_first_expert(&dev.config.parallel, c->n_expert);
+    struct moe_case kr = {rig_moe(&ref, &part), x, route};
+    struct moe_case kd = {rig_moe(&dev, &part), x, route};
+    float *want = run(&ref, &kr, x, N), *got = run(&dev, &kd, x, N);
+    op_close("a rank's experts", got, want, n_value, op_tolerance(c->act));
+    op_check_rows("a rank's experts", &dev, run, &kd, x, got, N, c->hidden, c->hidden);
+    mem_free(want);
+    mem_free(got);
+    rig_close(&ref);
+    rig_close(&dev);
+}
+
+/* Experts are whole on ranks that have the same rows: some rows have none of them on a rank, the
+ * first ones all on rank 0. */
+static void check_ranks(enum act_type act, enum dtype t, uint32_t n, uint32_t shared_inner)
+{
+    struct backend_config c;
+    struct moe_tensors tensors;
+    struct gen *g = gen_create_for(85, act);
+    gen_config(&c, act, KV_TYPE_BF16, false);
+    c.shared_inner = shared_inner;
+    gen_moe(g, &c, t, &tensors);
+    for (uint32_t i = 0; i < n; i++) check_slice(g, &c, &tensors, i, n);
+    gen_destroy(g);
+}
+
+static void test_whole_on_ranks(void **state)
+{
+    (void)state;
+    check_ranks(ACT_FP8, DTYPE_F8_E4M3, 2, 128);
+    check_ranks(ACT_FP8, DTYPE_F8_E4M3, 4, 0);
+    if (op_wants_few()) return;
+    check_ranks(ACT_FP8, DTYPE_F8_E4M3, 4, 256);
+    check_ranks(ACT_F32, DTYPE_BF16, 4, 128);
+    check_ranks(ACT_BF16, DTYPE_F8_E4M3, 2, 128);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type),    cmocka_unit_test(test_every_form),
-        cmocka_unit_test(test_int8_inputs),   cmocka_unit_test(test_without_shared),
-        cmocka_unit_test(test_long_sums),     cmocka_unit_test(test_every_expert),
-        cmocka_unit_test(test_behind_router), cmocka_unit_test(test_behind_norm),
+        cmocka_unit_test(test_every_type),     cmocka_unit_test(test_every_form),
+        cmocka_unit_test(test_int8_inputs),    cmocka_unit_test(test_without_shared),
+        cmocka_unit_test(test_long_sums),      cmocka_unit_test(test_every_expert),
+        cmocka_unit_test(test_behind_router),  cmocka_unit_test(test_behind_norm),
+        cmocka_unit_test(test_whole_on_ranks),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -459,7 +459,8 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
                    "--kv-transfer-config {\"kv_role\":\"kv_both\","
                    "\"kv_connector_extra_config\":{\"backends\":\"UCX\"}}",
                    "list of names");
-    assert_refused(&r, "-tp 2 --enable-expert-parallel", "--enable-expert-parallel is refused");
+    parse(&r, COMMAND_SERVE, "-tp 2 --enable-expert-parallel");
+    assert_true(r.s.enable_expert_parallel);
     assert_refused(&r, "-pp 2 -dp 2 --enable-expert-parallel", "leave --data-parallel-size out");
     assert_refused(&r, "-pp 2 --layout auto --ranks 2", "leave --layout and --ranks out");
     assert_refused(&r, "-pp 2 --concurrency 8", "leave the load that layouts are compared for out");

@@ -293,8 +293,6 @@ static void a_slice_is_one_rank_of_many(void **state)
         &(fathom_options){
             .data_parallel = 2, .world = 2, .expert_parallel = true, .rank_slice = true},
         FATHOM_EUNSUPPORTED, "leave --data-parallel-size out");
-    expect(&(fathom_options){.world = 2, .expert_parallel = true}, FATHOM_EUNSUPPORTED,
-           "part of every expert");
     expect(&(fathom_options){.world = 8, .rank = 8, .rank_slice = true}, FATHOM_EINVAL,
            "--rank-slice 8 of --tensor-parallel-size 8");
     expect(&(fathom_options){.world = 1, .rank_slice = true}, FATHOM_EINVAL, "2 ranks or more");

@@ -142,8 +142,10 @@ static void ranks_with_requests_of_their_own_are_data_parallel(void **state)
     notes("this is --data-parallel-size 2 --tensor-parallel-size 4 --enable-expert-parallel");
     is_refused("--tp 8 --dp 3 --enable-dp-attention", "give --dp-size 8");
     is_refused("--tp 8 --dp 2", "as many servers behind `fathom router`");
-    is_refused("--tp 8 --ep 8", "give --dp-size 8 --enable-dp-attention");
-    is_refused("--tp 8 --expert-parallel-size 8", "--ep-size 8 is refused");
+    serves("--tp 8 --expert-parallel-size 8");
+    assert_true(r.s.tensor_parallel_size == 8 && r.s.enable_expert_parallel);
+    is_refused("--tp 8 --ep 4", "--ep-size 4 of --tp-size 8 is refused");
+    is_refused("--ep 8", "give --ep-size 1, or leave it out");
     serves("--tp 8 --ep 1 --dp 1 --enable-dp-attention");
     notes("--enable-dp-attention has no effect");
 }

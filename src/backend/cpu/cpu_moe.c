@@ -1,8 +1,8 @@
 /* cpu_moe.c - router and moe (op_moe.h)
  *
- * moe: the rows of a run of tokens are grouped by expert, tokens ascending, and gathered; the
- * groups go through cpu_ffn_groups in ascending expert, the shared expert last. Tokens are taken in
- * runs so that the gathered rows stay within GATHER_BYTES.
+ * moe: the rows of a run of tokens that this rank has experts of are grouped by expert, tokens
+ * ascending, and gathered; the groups go through cpu_ffn_groups in ascending expert, the shared
+ * expert last. Tokens are taken in runs so that the gathered rows stay within GATHER_BYTES.
  */
 #include "backend/cpu/cpu_int.h"
 
@@ -156,13 +156,13 @@ struct moe_task {
     const struct moe_args *a;
     uint32_t token0; /* of the run */
     uint32_t n_run;  /* most tokens of a run */
-    uint32_t *start; /* [n_expert + 1] first row of each expert */
+    uint32_t *start; /* [held + 1] first row of each expert */
     uint32_t *token; /* [rows] token of a row, from token0 */
     float *weight;   /* [rows] */
     void *x;         /* operand [rows][stride of NORMED] */
     void *inner;     /* operand [rows + n_run][inner_stride] */
     size_t inner_stride;
-    struct ffn_group *groups; /* [n_expert + 1] */
+    struct ffn_group *groups; /* [held + 1] */
 };
 
 static size_t lay_out_moe(const struct cpu_backend *cpu, struct moe_task *t, uint8_t *base)
@@ -173,44 +173,57 @@ static size_t lay_out_moe(const struct cpu_backend *cpu, struct moe_task *t, uin
     size_t token_bytes = (size_t)c->n_expert_used * (row_stride(c->hidden) + t->inner_stride) * act;
     size_t run = max_size(GATHER_BYTES / token_bytes, MIN_RUN);
     t->n_run = run < c->max_token ? (uint32_t)run : c->max_token;
-    size_t n_row = (size_t)t->n_run * c->n_expert_used;
+    const size_t n_row = (size_t)t->n_run * c->n_expert_used;
+    const uint32_t n_held = backend_held_experts(c);
     struct carver v = {.base = base};
-    t->start = carve(&v, (size_t)c->n_expert + 1, sizeof *t->start);
+    t->start = carve(&v, (size_t)n_held + 1, sizeof *t->start);
     t->token = carve(&v, n_row, sizeof *t->token);
     t->weight = carve(&v, n_row, sizeof *t->weight);
     t->x = carve(&v, n_row * row_stride(c->hidden), act);
     t->inner = carve(&v, (n_row + t->n_run) * t->inner_stride, act);
-    t->groups = carve(&v, (size_t)c->n_expert + 1, sizeof *t->groups);
+    t->groups = carve(&v, (size_t)n_held + 1, sizeof *t->groups);
     return v.used;
 }
 
-/* start, token and weight: a counting sort of the run's (token, expert) pairs by expert. */
-static void group_rows(struct moe_task *task, uint32_t n_token)
+/* An expert's number on this rank; not below n_held: it is elsewhere. */
+static uint32_t number_here(const struct backend_config *c, int32_t expert)
+{
+    ASSERT(expert >= 0 && (uint32_t)expert < c->n_expert);
+    return (uint32_t)expert - parallel_first_expert(&c->parallel, c->n_expert); /* wraps below it */
+}
+
+/* start, token and weight: a counting sort of the run's (token, expert) pairs by expert; how many
+ * there are. */
+static uint32_t group_rows(struct moe_task *task, uint32_t n_token)
 {
     const struct buffer *route = task->a->route;
-    uint32_t n_expert = task->cpu->c.n_expert;
-    uint32_t n_used = task->cpu->c.n_expert_used;
+    const struct backend_config *c = &task->cpu->c;
+    const uint32_t n_held = backend_held_experts(c), n_used = c->n_expert_used;
     uint32_t *start = task->start;
-    memset(start, 0, (n_expert + 1) * sizeof *start);
+    memset(start, 0, (n_held + 1) * sizeof *start);
     for (uint32_t t = 0; t < n_token; t++) {
         const int32_t *chosen = route->index + (size_t)(task->token0 + t) * route->width;
         for (uint32_t k = 0; k < n_used; k++) {
-            ASSERT(chosen[k] >= 0 && (uint32_t)chosen[k] < n_expert);
-            start[chosen[k] + 1]++;
+            const uint32_t e = number_here(c, chosen[k]);
+            if (e < n_held) start[e + 1]++;
         }
     }
-    for (uint32_t e = 0; e < n_expert; e++) start[e + 1] += start[e];
+    for (uint32_t e = 0; e < n_held; e++) start[e + 1] += start[e];
     for (uint32_t t = 0; t < n_token; t++) {
         const int32_t *chosen = route->index + (size_t)(task->token0 + t) * route->width;
         const float *weight = route->value + (size_t)(task->token0 + t) * route->stride;
         for (uint32_t k = 0; k < n_used; k++) {
-            uint32_t row = start[chosen[k]]++; /* becomes the expert's end */
+            const uint32_t e = number_here(c, chosen[k]);
+            if (e >= n_held) continue;
+            const uint32_t row = start[e]++; /* becomes the expert's end */
             task->token[row] = t;
             task->weight[row] = weight[k];
         }
     }
-    memmove(start + 1, start, n_expert * sizeof *start);
+    memmove(start + 1, start, n_held * sizeof *start);
     start[0] = 0;
+    ASSERT(start[n_held] <= n_token * n_used);
+    return start[n_held];
 }
 
 static const void *input_row(const struct moe_task *task, uint32_t token)
@@ -236,7 +249,7 @@ static void run_tokens(struct moe_task *task, uint32_t n_token)
     struct cpu_backend *cpu = task->cpu;
     const struct moe_weight *w = &task->a->w->moe;
     uint32_t stride = task->a->x->stride;
-    uint32_t n_row = n_token * cpu->c.n_expert_used;
+    const uint32_t n_row = group_rows(task, n_token), n_held = backend_held_experts(&cpu->c);
     struct ffn_call call = {
         .groups = task->groups,
         .n_token = n_token,
@@ -245,10 +258,9 @@ static void run_tokens(struct moe_task *task, uint32_t n_token)
         .y = task->a->y->value + (size_t)task->token0 * task->a->y->stride,
         .y_stride = task->a->y->stride,
     };
-    group_rows(task, n_token);
     /* one token is its own gathered row, whatever the expert */
-    if (n_token > 1) cpu_rows(cpu, n_row, stride / 4, gather_row, task);
-    for (uint32_t e = 0; e < cpu->c.n_expert; e++) {
+    if (n_token > 1 && n_row > 0) cpu_rows(cpu, n_row, stride / 4, gather_row, task);
+    for (uint32_t e = 0; e < n_held; e++) {
         uint32_t row0 = task->start[e];
         if (task->start[e + 1] == row0) continue;
         task->groups[call.n_group++] = (struct ffn_group){
@@ -271,13 +283,18 @@ static void run_tokens(struct moe_task *task, uint32_t n_token)
             .row0 = n_row,
         };
     }
-    cpu_ffn_groups(cpu, &call);
+    if (call.n_group > 0) {
+        cpu_ffn_groups(cpu, &call);
+        return;
+    }
+    for (uint32_t t = 0; t < n_token; t++)
+        memset(call.y + (size_t)t * call.y_stride, 0, call.y_stride * sizeof *call.y);
 }
 
 fathom_err cpu_moe(struct backend *b, const struct moe_args *a)
 {
     op_check_moe(&cpu_of(b)->c, a);
-    ASSERT(a->w->kind == CPU_MOE && a->w->moe.n_expert == cpu_of(b)->c.n_expert);
+    ASSERT(a->w->kind == CPU_MOE && a->w->moe.n_expert == backend_held_experts(&cpu_of(b)->c));
     ASSERT(a->x->kind == BUFFER_NORMED);
     ASSERT(a->route->kind == BUFFER_ROUTE);
     ASSERT(a->y->kind == BUFFER_DELTA);

@@ -251,7 +251,7 @@ fathom_err cpu_moe_ep(struct backend *b, const struct moe_ep_args *a)
 
 size_t cpu_moe_ep_rows(const struct cpu_backend *cpu)
 {
-    if (!cpu->c.parallel.experts_whole || cpu->c.n_expert == 0) return 0;
+    if (!parallel_moves_rows(&cpu->c.parallel) || cpu->c.n_expert == 0) return 0;
     return (size_t)round_rows(cpu) * (ranks_of(cpu) * used_here(cpu) + 1);
 }
 

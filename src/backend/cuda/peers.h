@@ -204,7 +204,7 @@ static inline uint64_t peer_lay_out_sums(struct peer_layout *l, const struct bac
 static inline uint32_t peer_group_size(const struct backend_config *c, enum peer_group group)
 {
     if (group == PEERS_OF_LANE) return c->parallel.tp.size;
-    return c->parallel.experts_whole ? parallel_n_peer(&c->parallel) : 1;
+    return parallel_moves_rows(&c->parallel) ? parallel_n_peer(&c->parallel) : 1;
 }
 
 /* peer_layout_make - Needs a hidden width that is a multiple of 4. An arena of it is for 2, 4 or 8

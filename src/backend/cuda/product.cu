@@ -450,7 +450,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
            (c->map.tile >= PRODUCT_LARGE_TILE && cuda_few_is_sm90(c, &w->first)));
     a.w_stride = w->data_stride;
     *(a.row_scale ? &a.row_scale_step : &a.w_scale_step) = w->scale_stride;
-    if (c->map.n_token == 1 && c->map.w->moe.stacked_shared) { /* a row a task */
+    if (c->map.n_token == 1 && c->map.w->moe.stacked_shared && !c->map.present) { /* a row a task */
         a.known_task = (int)c->c.n_expert_used + 1;
         a.known_expert = (int)w->n - 1;
     }

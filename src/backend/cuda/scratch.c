@@ -112,10 +112,11 @@ static void measure_prompt(struct cuda_scratch_sizes *s, const struct backend_co
     s->bytes[SCRATCH_PROMPT_MASK] = selects ? c->max_token * (one / 8) : 4;
 }
 
-/* Experts are whole on one of several ranks. */
+/* Rows go to the ranks that have their experts. */
 static bool is_by_rank(const struct backend_config *c)
 {
-    return c->n_expert > 0 && parallel_axis(&c->parallel, CUT_EXPERTS).size > 1;
+    return c->n_expert > 0 && parallel_moves_rows(&c->parallel) &&
+           parallel_n_peer(&c->parallel) > 1;
 }
 
 static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct backend_config *c)
@@ -158,7 +159,7 @@ static void measure_feed_forward(struct cuda_scratch_sizes *s, const struct back
     s->bytes[SCRATCH_HANDED_FLAGS] = (uint64_t)HANDED_BLOCKS_MAX * HANDED_FLAGS * 4;
     s->bytes[SCRATCH_ROUND_X] =
         most(round * (c->hidden + 4) * 4, round_listed * (c->hidden + c->hidden / FP8_GROUP * 4));
-    s->bytes[SCRATCH_ROUND_EXPERTS] = round_listed * rows_per_token * 4;
+    s->bytes[SCRATCH_ROUND_EXPERTS] = most_routed * rows_per_token * 4;
     s->bytes[SCRATCH_ROUND_WEIGHTS] = round_listed * c->n_expert_used * 4;
 }
 

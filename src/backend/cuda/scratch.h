@@ -130,7 +130,8 @@ enum cuda_scratch {
     SCRATCH_TASK_ROWS,
     SCRATCH_HANDED_SUMS, /* of experts' products: sums that go from block to block, and flags */
     SCRATCH_HANDED_FLAGS,
-    SCRATCH_ROUND_X, /* of moe_ep: [rows of a round][D], and their experts and weights */
+    SCRATCH_ROUND_X, /* of moe_ep: [rows of a round][D], and their experts, of moe's rows too where
+                        experts are whole, and weights */
     SCRATCH_ROUND_EXPERTS,
     SCRATCH_ROUND_WEIGHTS,
     SCRATCH_SAMPLE_COUNT,  /* u32 [rows][V] */

@@ -258,8 +258,9 @@ static fathom_err make_scratch(struct ref_backend *r, fathom_diag *d)
     r->wide2 = mem_calloc(wide, sizeof *r->wide2);
     r->part = mem_calloc(c->hidden, sizeof *r->part);
     r->head = mem_calloc((size_t)c->max_logit_row, backend_head_rows(c) * sizeof *r->head);
-    const size_t n_part =
-        c->parallel.experts_whole ? (size_t)parallel_n_rank(&c->parallel) * ref_ep_rows(c) : 0;
+    const size_t n_part = parallel_moves_rows(&c->parallel)
+                              ? (size_t)parallel_n_rank(&c->parallel) * ref_ep_rows(c)
+                              : 0;
     r->ep_part = mem_calloc(n_part, c->hidden * sizeof *r->ep_part);
     r->score = mem_calloc((size_t)c->n_head * c->max_context, sizeof *r->score);
     r->sum = mem_calloc((size_t)c->n_head * KV_LATENT, sizeof *r->sum);

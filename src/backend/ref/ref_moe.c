@@ -103,17 +103,19 @@ fathom_err ref_router(struct backend *b, const struct router_args *a)
     return FATHOM_OK;
 }
 
-/* y[t] = sum over chosen e, ascending, of weight_e * ffn_e(x[t]); + shared(x[t]) */
+/* y[t] = sum over chosen e that are here, ascending, of weight_e * ffn_e(x[t]); + shared(x[t]) */
 fathom_err ref_moe(struct backend *b, const struct moe_args *a)
 {
     op_check_moe(&ref_of(b)->c, a);
-    ASSERT(a->w->kind == REF_MOE && a->w->moe.n_expert == ref_of(b)->c.n_expert);
+    ASSERT(a->w->kind == REF_MOE && a->w->moe.n_expert == backend_held_experts(&ref_of(b)->c));
     ASSERT(a->x->kind == BUFFER_NORMED);
     ASSERT(a->route->kind == BUFFER_ROUTE);
     ASSERT(a->y->kind == BUFFER_DELTA);
     struct ref_backend *r = ref_of(b);
     const struct moe_weight *w = &a->w->moe;
-    uint32_t hidden = r->c.hidden;
+    const uint32_t hidden = r->c.hidden,
+                   first = parallel_first_expert(&r->c.parallel, r->c.n_expert);
+    ASSERT(first + w->n_expert <= r->c.n_expert);
     float *part = r->part;
     for (uint32_t t = 0; t < a->n_token; t++) {
         const int32_t *chosen = a->route->index + (size_t)t * a->route->width;
@@ -122,8 +124,10 @@ fathom_err ref_moe(struct backend *b, const struct moe_args *a)
         const float *x = a->x->value + (size_t)t * a->x->width;
         memset(y, 0, hidden * sizeof *y);
         for (uint32_t i = 0; i < r->c.n_expert_used; i++) {
-            ASSERT(chosen[i] >= 0 && (uint32_t)chosen[i] < w->n_expert);
-            ref_ffn_row(r, &w->experts[chosen[i]], x, part);
+            ASSERT(chosen[i] >= 0 && (uint32_t)chosen[i] < r->c.n_expert);
+            const uint32_t e = (uint32_t)chosen[i] - first; /* wraps below it */
+            if (e >= w->n_expert) continue;
+            ref_ffn_row(r, &w->experts[e], x, part);
             for (uint32_t d = 0; d < hidden; d++) y[d] += weight[i] * part[d];
         }
         if (r->c.shared_inner == 0) continue;
@@ -171,7 +175,8 @@ fathom_err ref_moe_ep(struct backend *b, const struct moe_ep_args *a)
     ASSERT(a->y->kind == BUFFER_DELTA);
     struct ref_backend *r = ref_of(b);
     struct host_ep *e = &r->ep;
-    ASSERT(r->c.parallel.experts_whole && a->w->moe.n_expert == backend_held_experts(&r->c));
+    ASSERT(parallel_moves_rows(&r->c.parallel) &&
+           a->w->moe.n_expert == backend_held_experts(&r->c));
     const size_t route_stride = a->route->width * sizeof(float);
     const struct host_ep_rows lane = {.x = a->x->value,
                                       .x_stride = a->x->width * sizeof(float),

@@ -1,6 +1,7 @@
 /* moe.cu - experts and their weighted sum */
 #include "backend/cuda/generic/moe.cuh"
 
+#include "backend/cuda/generic/moe_map.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/product.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
@@ -12,13 +13,13 @@ enum { COMBINE_THREADS = 128, ROWS_AHEAD = 10, LIST_WARPS = 8, PIECES_AHEAD = 14
  * and, at a loss of 4 % of a prompt, with the 256 of one rank of eight. */
 enum { LIST_INPUT_ROWS = 128, LIST_INPUT_WIDTH = 1024 };
 
-/* y[t] = sum over the rows of a token of weight * row, in ascending order; the shared expert last,
- * unweighted. */
+/* y[t] = sum over the rows of a token that are here of weight * row, in ascending order; the shared
+ * expert last, unweighted. `present` NULL: all are. */
 template <enum row_form FORM>
 __global__ void __launch_bounds__(COMBINE_THREADS)
-    combine_rows_kernel(const typename row_value<FORM>::type *rows, const float *weights,
-                        const float *shared, uint32_t n_used, uint32_t rows_per_token, uint32_t n,
-                        float *y)
+    combine_rows_kernel(const typename row_value<FORM>::type *rows, const int32_t *present,
+                        const float *weights, const float *shared, uint32_t n_used,
+                        uint32_t rows_per_token, uint32_t n, float *y)
 {
     const uint32_t i = (blockIdx.x * COMBINE_THREADS + threadIdx.x) * 4;
     const size_t t = blockIdx.y;
@@ -30,15 +31,21 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     for (uint32_t s0 = 0; s0 < rows_per_token; s0 += ROWS_AHEAD) {
         typename row_value<FORM>::type v[ROWS_AHEAD];
         float w[ROWS_AHEAD];
+        bool here[ROWS_AHEAD];
 #pragma unroll
         for (uint32_t s = 0; s < ROWS_AHEAD; s++) {
-            if (s0 + s >= rows_per_token) continue;
+            here[s] = s0 + s < rows_per_token;
+            if (here[s] && present) here[s] = present[t * rows_per_token + s0 + s] >= 0;
+        }
+#pragma unroll
+        for (uint32_t s = 0; s < ROWS_AHEAD; s++) {
+            if (!here[s]) continue;
             v[s] = from[(size_t)(s0 + s) * (n / 4)];
             w[s] = s0 + s < n_used ? weights[t * n_used + s0 + s] : 1.0f;
         }
 #pragma unroll
         for (uint32_t s = 0; s < ROWS_AHEAD; s++) {
-            if (s0 + s >= rows_per_token) continue;
+            if (!here[s]) continue;
             const float4 x = read_row<FORM>(v[s]);
             sum.x = fmaf(w[s], x.x, sum.x);
             sum.y = fmaf(w[s], x.y, sum.y);
@@ -249,14 +256,14 @@ static fathom_err combine_rows(struct cuda_backend *c, const struct moe_args *a,
     const float4 *rows = (const float4 *)c->expert_out;
     if (form == ROWS_BF16) {
         return cuda_launch(c, "moe", combine_rows_kernel<ROWS_BF16>, grid, COMBINE_THREADS, 0,
-                           (const uint2 *)c->expert_out, a->route->w, shared, n_used,
-                           rows_per_token, hidden, a->y->f);
+                           (const uint2 *)c->expert_out, c->map.present, a->route->w, shared,
+                           n_used, rows_per_token, hidden, a->y->f);
     }
     return cuda_launch(c, "moe",
                        form == ROWS_FLOAT ? combine_rows_kernel<ROWS_FLOAT>
                                           : combine_rows_kernel<ROWS_FLOAT_TO_ROUND>,
-                       grid, COMBINE_THREADS, 0, rows, a->route->w, shared, n_used, rows_per_token,
-                       hidden, a->y->f);
+                       grid, COMBINE_THREADS, 0, rows, c->map.present, a->route->w, shared, n_used,
+                       rows_per_token, hidden, a->y->f);
 }
 
 /* Whether the experts' product of w lets no other kernel begin before its tasks are there
@@ -293,6 +300,53 @@ fathom_err moe_run_experts(struct cuda_backend *c, const struct weight *w, const
     return run_down(c, w, listed, form);
 }
 
+/* ---- whole experts, on ranks that have the same rows ---- */
+
+struct held_args {
+    const int32_t *route; /* [token][n_used] */
+    int32_t *experts;     /* [token][rows_per_token]: of this rank, or -1 */
+    uint32_t n_token, n_used, rows_per_token;
+    int32_t first, n_held, shared;
+};
+
+__global__ void __launch_bounds__(LIST_WARPS *WARP) held_kernel(const struct held_args a)
+{
+    const uint32_t i = blockIdx.x * LIST_WARPS * WARP + threadIdx.x;
+    const uint32_t t = i / a.rows_per_token, k = i % a.rows_per_token;
+    kernel_begin();
+    if (t >= a.n_token) return;
+    int32_t e = a.shared;
+    if (k < a.n_used) {
+        e = a.route[(size_t)t * a.n_used + k] - a.first;
+        if (e < 0 || e >= a.n_held) e = -1;
+    }
+    a.experts[i] = e;
+}
+
+/* c->map, of the rows that this rank has experts of. */
+static fathom_err map_rows(struct cuda_backend *c, const struct moe_args *a,
+                           uint32_t rows_per_token)
+{
+    if (!cuda_has_part(c)) return cuda_moe_map(c, a->w, a->route, a->n_token);
+    const uint32_t n_part = parallel_axis(&c->c.parallel, CUT_EXPERTS).size;
+    struct held_args k = {};
+    k.route = a->route->i;
+    k.experts = c->round.experts;
+    k.n_token = a->n_token;
+    k.n_used = c->c.n_expert_used;
+    k.rows_per_token = rows_per_token;
+    k.first = (int32_t)parallel_first_expert(&c->c.parallel, c->c.n_expert);
+    k.n_held = (int32_t)backend_held_experts(&c->c);
+    k.shared = (int32_t)a->w->moe.up.n - 1;
+    const uint32_t n_row = a->n_token * rows_per_token;
+    ASSERT(k.n_held > 0 && rows_per_token >= k.n_used);
+    TRY(cuda_launch(c, "moe: experts here", held_kernel, dim3(ceil_div(n_row, LIST_WARPS * WARP)),
+                    LIST_WARPS * WARP, 0, k));
+    const uint32_t n_likely = ceil_div(a->n_token * k.n_used, n_part);
+    return moe_map_present(c, a->w, k.experts, a->n_token,
+                           n_likely + (a->w->moe.stacked_shared ? a->n_token : 0));
+}
+
 fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -307,8 +361,9 @@ fathom_err cuda_moe(struct backend *b, const struct moe_args *a)
     if (c->normed.of == a->x) x.sums = c->normed.sums;
     c->normed.of = NULL; /* down's come to the same room */
     if (shared) TRY(cuda_ffn_run(c, a->w, x, a->n_token, c->shared_out));
-    TRY(cuda_moe_map(c, a->w, a->route, a->n_token));
-    const bool listed = lists_rows(c, a->w, c->map.tile), few = down_is_few(c, a, rows_per_token);
+    TRY(map_rows(c, a, rows_per_token));
+    const bool listed = lists_rows(c, a->w, c->map.tile);
+    const bool few = !c->map.present && down_is_few(c, a, rows_per_token);
     TRY(run_up(c, a->w, x, rows_per_token, listed, few));
     if (few) return run_down_few(c, a, rows_per_token, shared);
     enum row_form form;

@@ -387,7 +387,7 @@ fathom_err cuda_router(struct backend *b, const struct router_args *a)
     TRY(run_scores(c, a, &k));
     struct map_args m = {};
     c->map.route = NULL;
-    if (a->n_token == 1 && k.n_used < WARP && c->ep.world == 0)
+    if (a->n_token == 1 && k.n_used < WARP && !cuda_has_part(c))
         m = moe_map_args(c, a->w, a->route, 1);
     if (chooses_many(k))
         return cuda_launch(c, "router", choose_many_kernel, dim3(ceil_div(k.n_token, CHOOSE_WARPS)),
