@@ -1,6 +1,7 @@
 /* options_doc.c - --help and docs/cli.md, made from the option table */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "cli/options_int.h"
 
@@ -275,20 +276,75 @@ static void add_row(struct buf *b, const struct option *o)
     buf_free(&spelling);
 }
 
-static void add_command_section(struct buf *b, enum command c)
+/* The command whose section tells what the option means: the first that has it. */
+static enum command told_under(const struct option *o)
+{
+    int c = 0;
+    while (c < COMMAND_COUNT && !option_in_group(o, (enum command)c, o->group)) c++;
+    ASSERT(c < COMMAND_COUNT);
+    return (enum command)c;
+}
+
+static void add_heading(struct buf *b, enum command c)
 {
     const struct command_info *info = command_info(c);
-    (void)buf_printf(b, "\n## fathom %s%s%s\n\n", info->name, *info->arguments ? " " : "",
-                     info->arguments);
-    (void)buf_printf(b, "%c%s.\n", info->help[0] - 'a' + 'A', info->help + 1);
+    (void)buf_printf(b, "fathom %s%s%s", info->name, *info->arguments ? " " : "", info->arguments);
+}
+
+/* What a heading is called in a link: letters small, blanks as `-`, without other signs. */
+static void add_anchor(struct buf *b, enum command c)
+{
+    struct buf heading = {0};
+    add_heading(&heading, c);
+    if (buf_status(&heading)) b->failed = true;
+    for (const char *at = buf_str(&heading); *at; at++) {
+        const bool is_large = *at >= 'A' && *at <= 'Z';
+        if (*at == ' ') (void)buf_add_char(b, '-');
+        if (is_large || (*at >= 'a' && *at <= 'z') || *at == '-')
+            (void)buf_add_char(b, is_large ? (char)(*at - 'A' + 'a') : *at);
+    }
+    buf_free(&heading);
+}
+
+/* Options of a group that the section of another command tells: their names. */
+static void add_told(struct buf *b, enum command c, enum option_group g, enum command other)
+{
+    bool begun = false;
+    for (size_t i = 0; i < option_table_n; i++) {
+        const struct option *o = &option_table[i];
+        if (!option_in_group(o, c, g) || told_under(o) != other) continue;
+        (void)buf_printf(b, "%s`--%s`", begun ? ", " : "\n", o->name);
+        begun = true;
+    }
+    if (!begun) return;
+    (void)buf_printf(b, ": as of [fathom %s](#", command_info(other)->name);
+    add_anchor(b, other);
+    (void)buf_add_str(b, ").\n");
+}
+
+static void add_group_section(struct buf *b, enum command c, enum option_group g)
+{
+    bool begun = false;
+    (void)buf_printf(b, "\n### %s\n", groups[g].title);
+    for (size_t i = 0; i < option_table_n; i++) {
+        const struct option *o = &option_table[i];
+        if (!option_in_group(o, c, g) || told_under(o) != c) continue;
+        if (!begun) (void)buf_add_str(b, "\n| option | default | meaning |\n|---|---|---|\n");
+        add_row(b, o);
+        begun = true;
+    }
+    for (int other = 0; other < (int)c; other++) add_told(b, c, g, (enum command)other);
+}
+
+static void add_command_section(struct buf *b, enum command c)
+{
+    const char *help = command_info(c)->help;
+    (void)buf_add_str(b, "\n## ");
+    add_heading(b, c);
+    (void)buf_printf(b, "\n\n%c%s.\n", help[0] - 'a' + 'A', help + 1);
     for (int g = 0; g < GROUP_COUNT; g++) {
-        if (!command_has_group(c, (enum option_group)g)) continue;
-        (void)buf_printf(b, "\n### %s\n\n| option | default | meaning |\n|---|---|---|\n",
-                         groups[g].title);
-        for (size_t i = 0; i < option_table_n; i++) {
-            if (option_in_group(&option_table[i], c, (enum option_group)g))
-                add_row(b, &option_table[i]);
-        }
+        if (command_has_group(c, (enum option_group)g))
+            add_group_section(b, c, (enum option_group)g);
     }
 }
 
