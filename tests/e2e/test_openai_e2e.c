@@ -213,7 +213,10 @@ static void tokens_of_forged(struct http_client *client, char *ids, size_t bytes
     struct http_reply r;
     ask(client, &r, "POST", "/tokenize", "", FORGED);
     const char *at = strstr(buf_str(&r.body), "\"tokens\":[");
-    if (!at) fail_msg("%s", buf_str(&r.body));
+    if (!at) {
+        fail_msg("%s", buf_str(&r.body));
+        return;
+    }
     (void)snprintf(ids, bytes, ",%.*s,", (int)strcspn(at + 10, "]"), at + 10);
     http_reply_free(&r);
 }
