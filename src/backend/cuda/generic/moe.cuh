@@ -29,8 +29,8 @@ template <enum row_form FORM> static __device__ __forceinline__ float4 read_row(
                        __uint_as_float(v.y << 16), __uint_as_float(v.y & 0xffff0000u));
 }
 
-/* moe_lists_codes - whether experts of so many rows take them in a list and leave codes
- * between their products and bf16 behind them
+/* moe_lists_codes - whether experts of so many rows take them in a list, and leave codes between
+ * their products and bf16 behind them
  *
  * moe_run_experts - expert_out of the rows of c->map, whose tokens' inputs are x
  *   form  how its rows are to be read */

@@ -2,8 +2,8 @@
  *
  * A call goes in rounds, of peers.at.ep_rows rows of each rank at most, or of ep_rows_listed where
  * so many are listed, and as many as the rank with most rows has, so that all ranks make the same
- * launches. In a round every rank has n_place
- * places, one for each of its rows; a token is a place of a rank, those of rank 0 first.
+ * launches. In a round every rank has n_place places, one for each of its rows; a token is a place
+ * of a rank, those of rank 0 first.
  *
  *   send     each place: the row and its route to the ranks that have experts of it; to all others
  *            a flag, with release, which says whether a row has come
