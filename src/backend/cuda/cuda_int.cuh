@@ -396,6 +396,12 @@ static __host__ __device__ __forceinline__ uint32_t ceil_div(uint32_t a, uint32_
     return (a + b - 1) / b;
 }
 
+/* Whether a rank has some of the routed experts, whole, and others have the rest. */
+static inline bool cuda_has_part(const struct cuda_backend *c)
+{
+    return parallel_axis(&c->c.parallel, CUT_EXPERTS).size > 1;
+}
+
 /* The blocks of a kernel that walks over n things, one a thread at a time: each block has some. */
 static inline uint32_t walk_blocks(uint64_t n, uint32_t n_thread)
 {
@@ -472,14 +478,7 @@ fathom_err cuda_product(struct cuda_backend *c, const struct matrix *w, const st
 fathom_err cuda_product_list(struct cuda_backend *c, const struct matrix_list *w,
                              const struct act *in, uint32_t n_token, float *out, const char *what);
 /* whether this weight takes e4m3 activations */
-/* Whether a rank has some of the routed experts, whole, and others have the rest. */
-static inline bool cuda_has_part(const struct cuda_backend *c)
-{
-    return parallel_axis(&c->c.parallel, CUT_EXPERTS).size > 1;
-}
-
 bool cuda_wants_fp8(const struct cuda_backend *c, const struct matrix *w);
-
 /* whether it takes int8 ones, which its product makes of f32 where they are not there */
 bool cuda_wants_int8(const struct cuda_backend *c, const struct matrix *w);
 /* which codes it takes */

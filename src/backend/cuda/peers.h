@@ -54,11 +54,9 @@ struct peer_layout {
                                this rank's alone */
     uint64_t epochs;        /* u32 [n_epoch], likewise; the first of ROW_PARTS_MAX a row: */
     uint32_t epoch_spread, epoch_meet, epoch_logits, n_epoch;
-    uint32_t ep_rows; /* of a rank in a round */
-    uint32_t
-        ep_rows_listed;     /* likewise, where experts take and leave them in a list: codes in, bf16
-                                out */
-    uint64_t ep_turn_units; /* PEER_UNITs of a round's rows that go to their experts */
+    uint32_t ep_rows;        /* of a rank in a round */
+    uint32_t ep_rows_listed; /* likewise, in a list: codes to the experts, bf16 from them */
+    uint64_t ep_turn_units;  /* PEER_UNITs of a round's rows that go to their experts */
     uint64_t ep_sum_bytes;
     uint64_t ep_sum;  /* f32 or bf16 [rows of a round][world][hidden]: sums of own rows, by rank */
     uint64_t ep_row;  /* [2][ep_turn_units] of PEER_UNIT: [world][rows of a round][a row's units] */
