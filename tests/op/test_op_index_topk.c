@@ -145,7 +145,8 @@ static void check_case(enum act_type act, enum kv_type kv, bool wide, const stru
 static void test_model_heads(void **state)
 {
     (void)state;
-    const struct op_batch_case cases[] = {{"few", 3, {{130, 3}, {70, 1}, {10, 2}}},
+    /* More than a GPU gives a cluster each, so that whole batch and chunks have other kernels. */
+    const struct op_batch_case cases[] = {{"few", 3, {{130, 3}, {70, 1}, {60, 14}}},
                                           {"many", 3, {{100, 70}, {200, 3}, {0, 80}}}};
     if (!op_is_cuda()) return;
     for (size_t i = 0; i < (op_wants_few() ? 1 : 2); i++) {
@@ -169,13 +170,31 @@ static void test_every_batch(void **state)
 
 static const struct op_batch_case long_case = {"long", 1, {{300, 4}}};
 
+/* The long case by each of the ways to make scores: in floats of any cache, and with as many heads
+ * as the model has in codes. */
+enum { FIRST_WAY = KV_TYPE_F32, MODEL_WAY = KV_TYPE_FP8 + 1 };
+
+static void open_long_way(struct topk *k, int way)
+{
+    if (way == MODEL_WAY) {
+        open_long_case(k, ACT_FP8, KV_TYPE_FP8, false, &long_case, 0, 64);
+    } else {
+        open_case(k, ACT_F32, (enum kv_type)way, false, &long_case);
+    }
+}
+
+static int last_way(void)
+{
+    return op_is_cuda() ? MODEL_WAY : KV_TYPE_FP8;
+}
+
 /* Queries of zero: every score is 0, so the lowest positions win. */
 static void test_ties(void **state)
 {
     (void)state;
-    for (int type = KV_TYPE_F32; type <= KV_TYPE_FP8; type++) {
+    for (int way = FIRST_WAY; way <= last_way(); way++) {
         struct topk k;
-        open_case(&k, ACT_F32, (enum kv_type)type, false, &long_case);
+        open_long_way(&k, way);
         memset(k.query, 0, (size_t)k.host.n_token * k.width * sizeof *k.query);
         rig_set_cache(&k.dev, k.image, k.n_page);
         float *select = run(&k, 0, k.host.n_token);
@@ -190,11 +209,10 @@ static void test_ties(void **state)
 }
 
 /* Tied in groups: equal keys at several positions. The cut falls inside a group. */
-static void test_ties_at_the_cut(void **state)
+static void check_ties_at_the_cut(int way)
 {
-    (void)state;
     struct topk k;
-    open_case(&k, ACT_F32, KV_TYPE_FP8, false, &long_case);
+    open_long_way(&k, way);
     for (uint32_t s = 1; s < 304; s++) { /* position s gets the key of position s % 10 */
         int32_t from = gen_slot(&k.host, 0, s % 10), to = gen_slot(&k.host, 0, s);
         uint8_t *a =
@@ -223,14 +241,20 @@ static void test_ties_at_the_cut(void **state)
     close_case(&k);
 }
 
+static void test_ties_at_the_cut(void **state)
+{
+    (void)state;
+    for (int way = KV_TYPE_FP8; way <= last_way(); way++) check_ties_at_the_cut(way);
+}
+
 /* A visible row with a scale of NaN has a score of NaN and counts as the worst; rows that are not
  * visible are not read (the image is NaN there already). */
 static void test_nan_score(void **state)
 {
     (void)state;
-    for (int type = KV_TYPE_BF16; type <= KV_TYPE_FP8; type++) {
+    for (int way = KV_TYPE_BF16; way <= last_way(); way++) {
         struct topk k;
-        open_case(&k, ACT_F32, (enum kv_type)type, false, &long_case);
+        open_long_way(&k, way);
         for (uint32_t s = 5; s < 300; s += 50) gen_spoil(&k.c.kv, k.image, gen_slot(&k.host, 0, s));
         rig_set_cache(&k.dev, k.image, k.n_page);
         float *select = run(&k, 0, k.host.n_token);
@@ -266,31 +290,35 @@ static void test_short_whatever_scores(void **state)
 
 /* More rows than one block of a GPU chooses from: just past it, and far enough that the second
  * block's rows are more than are chosen. With queries of zero every row is as good. */
+static void check_long_context(const struct op_batch_case *b, uint32_t n_head)
+{
+    struct topk k;
+    open_long_case(&k, op_is_cuda() ? ACT_FP8 : ACT_F32, KV_TYPE_FP8, false, b, 33600, n_head);
+    rig_set_cache(&k.dev, k.image, k.n_page);
+    uint32_t n = k.host.n_token, width = 1 + k.c.index_topk;
+    float *select = run(&k, 0, n);
+    for (uint32_t t = 0; t < n; t++) check_token(&k, t, select + (size_t)t * width);
+    float *last = run(&k, n - 1, 1);
+    op_same_bits("selection of a chunk", last, select + (size_t)(n - 1) * width,
+                 width * sizeof *last);
+    mem_free(last);
+    mem_free(select);
+    memset(k.query, 0, (size_t)n * k.width * sizeof *k.query);
+    select = run(&k, 0, 1);
+    for (uint32_t s = 0; s < k.c.index_topk; s++)
+        assert_int_equal((int32_t)select[1 + s], gen_slot(&k.host, 0, s));
+    mem_free(select);
+    close_case(&k);
+}
+
 static void test_long_context(void **state)
 {
     (void)state;
     const struct op_batch_case cases[] = {{"past", 2, {{32766, 4}, {90, 2}}},
                                           {"far", 2, {{33500, 2}, {20, 1}}}};
-    for (size_t i = op_wants_few() ? 1 : 0; i < 2; i++) {
-        struct topk k;
-        open_long_case(&k, op_is_cuda() ? ACT_FP8 : ACT_F32, KV_TYPE_FP8, false, &cases[i], 33600,
-                       0);
-        rig_set_cache(&k.dev, k.image, k.n_page);
-        uint32_t n = k.host.n_token, width = 1 + k.c.index_topk;
-        float *select = run(&k, 0, n);
-        for (uint32_t t = 0; t < n; t++) check_token(&k, t, select + (size_t)t * width);
-        float *last = run(&k, n - 1, 1);
-        op_same_bits("selection of a chunk", last, select + (size_t)(n - 1) * width,
-                     width * sizeof *last);
-        mem_free(last);
-        mem_free(select);
-        memset(k.query, 0, (size_t)n * k.width * sizeof *k.query);
-        select = run(&k, 0, 1);
-        for (uint32_t s = 0; s < k.c.index_topk; s++)
-            assert_int_equal((int32_t)select[1 + s], gen_slot(&k.host, 0, s));
-        mem_free(select);
-        close_case(&k);
-    }
+    for (size_t i = op_wants_few() ? 1 : 0; i < 2; i++) check_long_context(&cases[i], 0);
+    const struct op_batch_case pages = {"pages", 1, {{9000, 2}}};
+    if (op_is_cuda()) check_long_context(&pages, 64);
 }
 
 /* What no kernel chooses is refused when the backend is made. */

@@ -34,7 +34,7 @@ namespace
 {
 
 enum {
-    THREADS_MAX = 2048, /* of a cluster */
+    THREADS_MAX = SIMT_THREADS_MAX,
     BARRIERS_MAX = 256,
     ENTITIES = THREADS_MAX + BARRIERS_MAX, /* who makes accesses: threads, and barriers' copies */
     WARPS_MAX = THREADS_MAX / SIMT_WARP,

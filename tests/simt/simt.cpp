@@ -40,7 +40,7 @@ namespace
 
 enum {
     THREADS_MAX = 1024, /* of a block */
-    FIBERS_MAX = 2048,  /* of a cluster */
+    FIBERS_MAX = SIMT_THREADS_MAX,
     STACK_BYTES = 256 << 10,
     STACK_STAGGER = 576, /* stacks that began alike would share the same few lines of the cache */
     ROUNDS_MAX = 1000000

@@ -44,7 +44,13 @@ struct uint3 {
 extern uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
-enum { SIMT_WARP = 32, SIMT_EXCHANGE_BYTES = 64, SIMT_SHARED_BYTES = 232448, SIMT_CLUSTER_MAX = 8 };
+enum {
+    SIMT_WARP = 32,
+    SIMT_EXCHANGE_BYTES = 64,
+    SIMT_SHARED_BYTES = 232448,
+    SIMT_CLUSTER_MAX = 8,
+    SIMT_THREADS_MAX = 2048
+};
 
 /* simt_run - a grid of blocks, each thread of which calls body; n_cluster neighbours along x run
  * together: 1 to SIMT_CLUSTER_MAX, which divides the grid */

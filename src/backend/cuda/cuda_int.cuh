@@ -70,6 +70,7 @@ enum {
     GRID_YZ_MAX = 65535,
     BLOCK_THREADS_MAX = 1024,
     CLUSTER_BLOCKS_MAX = 8,
+    CLUSTER_BLOCKS_LARGE = 16,   /* where a kernel is allowed it and the device has room */
     SHARED_PLAIN_MAX = 48 << 10, /* shared memory of a block whose limit is not raised */
 };
 
@@ -264,11 +265,14 @@ struct task_map {
 };
 
 /* What the products of sm90/ know of the device: multiprocessors, and clusters that run at once. */
-enum { FEW_TILES = 4, FEW_K_PARTS = 4 };
+enum { FEW_TILES = 4, FEW_K_PARTS = 4, INDEX_CLUSTERS = 3 };
 struct sm90_limits {
     uint32_t n_sm;
     uint32_t few[FEW_TILES][FEW_K_PARTS]; /* of product_few, by rows of a tile (8, 16, 32, 64) and
                                             blocks of a cluster (1, 2, 4, 8) */
+    uint32_t index_blocks[INDEX_CLUSTERS],
+        index_clusters[INDEX_CLUSTERS]; /* of index_choose: blocks
+                                            of a cluster, largest first, and how many of these */
 };
 
 /* Where a block of product_few leaves sums of a tile that the next block goes on with, and flags,

@@ -28,7 +28,7 @@ static fathom_err cuda_launch_clusters(struct cuda_backend *c, const char *what,
     ASSERT(grid.x >= 1 && grid.x <= INT32_MAX);
     ASSERT(grid.y >= 1 && grid.y <= GRID_YZ_MAX && grid.z >= 1 && grid.z <= GRID_YZ_MAX);
     ASSERT(threads >= WARP && threads <= BLOCK_THREADS_MAX && threads % WARP == 0);
-    ASSERT(n_cluster >= 1 && n_cluster <= CLUSTER_BLOCKS_MAX && grid.x % n_cluster == 0);
+    ASSERT(n_cluster >= 1 && n_cluster <= CLUSTER_BLOCKS_LARGE && grid.x % n_cluster == 0);
     ASSERT(n_cluster == 1 || gpu_has_clusters(c->properties));
     ASSERT(shared_bytes <= gpu_shared_of_block(c->properties));
     const struct gpu_shape shape = {grid, n_cluster, threads, shared_bytes,

@@ -48,9 +48,9 @@ static uint32_t part_rows(const struct backend_config *c)
 /* A span keeps its choice, keys and positions, over its scores; the last may have few of them. */
 uint32_t cuda_score_stride(const struct backend_config *c, uint32_t max_context)
 {
-    uint64_t stride = div_up(max_context, KV_PAGE_TOKENS) * KV_PAGE_TOKENS;
-    if (max_context > TOPK_SPAN) stride += 2 * (uint64_t)c->index_topk;
-    return (uint32_t)stride;
+    uint64_t n = max_context;
+    if (max_context > TOPK_SPAN) n += 2 * (uint64_t)c->index_topk;
+    return (uint32_t)(div_up(n, KV_PAGE_TOKENS) * KV_PAGE_TOKENS);
 }
 
 static void measure_attention(struct cuda_scratch_sizes *s, const struct backend_config *c)

@@ -154,7 +154,8 @@ enum cudaDeviceP2PAttr {
 
 enum cudaFuncAttribute {
     cudaFuncAttributeMaxDynamicSharedMemorySize,
-    cudaFuncAttributePreferredSharedMemoryCarveout
+    cudaFuncAttributePreferredSharedMemoryCarveout,
+    cudaFuncAttributeNonPortableClusterSizeAllowed
 };
 enum { cudaSharedmemCarveoutMaxShared = 100 };
 enum { cudaStreamNonBlocking = 1 };
@@ -258,14 +259,6 @@ template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAt
     return p.major < 8 || p.major > 12 ? cudaErrorNoKernelImageForDevice : cudaSuccess;
 }
 
-/* Few, so that clusters walk over several items. */
-template <typename F>
-static inline cudaError_t cudaOccupancyMaxActiveClusters(int *n, F *, const cudaLaunchConfig_t *)
-{
-    *n = 2;
-    return cudaSuccess;
-}
-
 static inline unsigned simt_cluster_size(const cudaLaunchConfig_t &c)
 {
     for (unsigned i = 0; i < c.numAttrs; i++) {
@@ -274,6 +267,15 @@ static inline unsigned simt_cluster_size(const cudaLaunchConfig_t &c)
         }
     }
     return 1;
+}
+
+/* Few, so that clusters walk over several items; none where more threads than run together. */
+template <typename F>
+static inline cudaError_t cudaOccupancyMaxActiveClusters(int *n, F *, const cudaLaunchConfig_t *c)
+{
+    const unsigned n_block = simt_cluster_size(*c);
+    *n = n_block <= SIMT_CLUSTER_MAX && n_block * c->blockDim.x <= SIMT_THREADS_MAX ? 2 : 0;
+    return cudaSuccess;
 }
 
 /* Arguments are copied now, as there. */

@@ -5,10 +5,11 @@
  * 11 bits find the key of the last one wanted and how many of its equals are wanted, and one more
  * writes in ascending position. A longer row is cut into spans: a block each leaves the span's
  * largest over the start of the span, and one block chooses among those. */
-#include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/generic/front.cuh"
 #include "backend/cuda/generic/index_score.cuh"
+#include "backend/cuda/generic/index_topk.cuh"
 #include "backend/cuda/launch.cuh"
+#include "backend/cuda/sm90/index_choose.cuh"
 #include "backend/cuda/sm90/index_score.cuh"
 
 enum {
@@ -61,24 +62,6 @@ __global__ void __launch_bounds__(THREADS) score_float_kernel(const struct score
 }
 
 /* ---- the largest ---- */
-
-/* Floats in the order of unsigned integers; NaN below every number, and no number is 0. */
-static __device__ __forceinline__ uint32_t order_key(float v)
-{
-    uint32_t u = __float_as_uint(v);
-    if (v != v) return 1;
-    return u & 0x80000000u ? ~u : u | 0x80000000u;
-}
-
-struct topk_args {
-    float *score; /* [piece][stride] */
-    uint32_t stride, first_token, topk;
-    const int32_t *pos, *request, *page_table;
-    uint32_t page_stride;
-    int32_t *slots, *counts;
-    uint32_t run, rank, world; /* world > 1: tokens are own rows, and are written where they are in
-                                  the step */
-};
 
 /* What a block chooses from, and what becomes of it. */
 enum topk_stage {
@@ -262,7 +245,7 @@ __global__ void __launch_bounds__(TOPK_THREADS, ITEMS <= 8    ? 3
 {
     __shared__ struct topk_shared s;
     const uint32_t token = a.first_token + blockIdx.x;
-    const uint32_t to = a.world > 1 ? own_row(token, a.run, a.rank, a.world) : token;
+    const uint32_t to = topk_row(a, token);
     kernel_begin();
     const int n = a.pos[token] + 1, topk = (int)a.topk;
     const int begin = STAGE == TOPK_CUT ? (int)blockIdx.y * TOPK_SPAN : 0;
@@ -369,6 +352,9 @@ fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
     k.rank = c->peers.rank;
     k.world = a->owned ? c->peers.world : 1;
     const uint32_t n_token = rows.n_token, max_context = a->batch->max_context;
+    s.n_token = n_token;
+    if (index_choose_takes(c, s, a->batch->n_request, max_context))
+        return index_choose(c, s, k, max_context, c->recording && !a->owned);
     const uint64_t n_row = c->score_floats / s.stride;
     const uint32_t room = n_row < SCORE90_TOKENS_MAX ? (uint32_t)n_row : SCORE90_TOKENS_MAX;
     ASSERT(room > 0); /* else no token would be scored */

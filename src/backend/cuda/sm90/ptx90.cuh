@@ -118,6 +118,16 @@ static __device__ __forceinline__ void cluster_store(uint32_t address_in_cluster
                  : "memory");
 }
 
+/* Four values and 16 bytes likewise. */
+static __device__ __forceinline__ void cluster_store_4(uint32_t address_in_cluster,
+                                                       uint32_t barrier_in_cluster, int4 v)
+{
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.s32 "
+                 "[%0], {%2, %3, %4, %5}, [%1];" ::"r"(address_in_cluster),
+                 "r"(barrier_in_cluster), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+
 /* v, which is the same in all lanes, in a way that the compiler knows it: what a loop around
  * warpgroup products goes by has to be (docs/kernels/product_fp8.md). */
 static __device__ __forceinline__ uint32_t warp_uniform(uint32_t v)

@@ -97,14 +97,25 @@ static inline uint32_t cluster_address(uint32_t address, uint32_t cluster_rank)
     return address + (cluster_rank - simt_cluster_rank()) * SIMT_SHARED_BYTES;
 }
 
-SIMT_UNSEEN static void cluster_store(uint32_t address_in_cluster, uint32_t barrier_in_cluster,
-                                      float x, float y)
+template <typename T>
+SIMT_UNSEEN static void simt_cluster_store(uint32_t address_in_cluster, uint32_t barrier_in_cluster,
+                                           const T &v)
 {
-    const float v[2] = {x, y};
     if (address_in_cluster % sizeof v) simt_fault("a store that is not aligned");
     race_copy(simt_place(address_in_cluster), sizeof v, simt_place(barrier_in_cluster));
-    memcpy(simt_place(address_in_cluster), v, sizeof v);
+    memcpy(simt_place(address_in_cluster), &v, sizeof v);
     simt_barrier_update(barrier_in_cluster, 0, -(int)sizeof v);
+}
+
+static inline void cluster_store(uint32_t address_in_cluster, uint32_t barrier_in_cluster, float x,
+                                 float y)
+{
+    simt_cluster_store(address_in_cluster, barrier_in_cluster, make_float2(x, y));
+}
+
+static inline void cluster_store_4(uint32_t address_in_cluster, uint32_t barrier_in_cluster, int4 v)
+{
+    simt_cluster_store(address_in_cluster, barrier_in_cluster, v);
 }
 
 static inline uint32_t warp_uniform(uint32_t v)
