@@ -491,6 +491,7 @@ void test_wide(void **)
 void test_u4(void **)
 {
     check(131, 192, 2 * 128, 1, false, packed_as(1, DTYPE_F16, true));
+    check(131, 256, 6 * 128, 1, false, packed_as(1, DTYPE_F16, false)); /* two parts of K */
     check(70, 256, 2 * 128, 1, false, packed_as(2, DTYPE_BF16, false));
     check(37, 64, 6 * 128, 9, true, packed_as(1, DTYPE_BF16, true));
     check(100, 256, 2 * 128, 2, true, packed_as(1, DTYPE_F32, true));

@@ -45,7 +45,8 @@ static __host__ __device__ inline struct u4_form u4_form_of(const struct pack4 &
     f.shift = is_f16 ? 13 : 16;
     f.mask = is_f16 ? 0x8fffe000u : 0xffff0000u;
     f.factor = is_f16 ? 0x1p121f : 512.0f;
-    f.zeros_at = p.has_zero ? pack4_zeros_at(&p) : 0;
+    /* else of scales: what is read is nothing, but where codes are, a warp may be writing */
+    f.zeros_at = p.has_zero ? pack4_zeros_at(&p) : PACK4_CODE_BYTES;
     const uint32_t step = behind ? 1u : 0u - 0x01010101u;
     f.zero_step = p.has_zero ? step : 0;
     f.zero_base = (behind ? U4_BEHIND_BASE : 0x80808080u) + (p.has_zero ? 0 : PACK4_ZERO * step);
