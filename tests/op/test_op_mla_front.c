@@ -386,15 +386,15 @@ static void test_many_tokens(void **state)
     close_front(&f);
 }
 
-/* Rows of prompts all in expanded form, so many that q_b's product leaves their queries. */
-static void test_many_expanded(void **state)
+/* Rows of prompts all in expanded form, so many that q_b's product leaves their queries; form: of
+ * weights, NULL: blocks of E4M3. */
+static void check_many_expanded(const struct weight_form *form)
 {
-    (void)state;
     const struct op_batch_case k = {"expanded", 3, {{5, 3}, {40, 30}, {0, 50}}};
     struct front f;
-    if (!op_is_cuda()) return;
     memset(&f, 0, sizeof f);
     f.g = gen_create_for(92, ACT_FP8);
+    if (form) gen_code_as(f.g, form);
     gen_config(&f.c, ACT_FP8, KV_TYPE_BF16, false);
     f.c.index_topk = 256;
     open_rigs(&f, DTYPE_F8_E4M3);
@@ -407,6 +407,15 @@ static void test_many_expanded(void **state)
     mem_free(want);
     mem_free(got);
     close_front(&f);
+}
+
+static void test_many_expanded(void **state)
+{
+    (void)state;
+    if (!op_is_cuda()) return;
+    check_many_expanded(NULL);
+    check_many_expanded(&op_weight_forms[0]);
+    check_many_expanded(&op_weight_forms[1]);
 }
 
 /* Zeros in give the floor of the scale: 2^ceil(log2(1e-4 / 448)) = 2^-22. */

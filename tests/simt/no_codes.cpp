@@ -9,6 +9,7 @@
 #include "backend/cuda/sm90/product_few.cuh"
 #include "backend/cuda/sm90/product_int8.cuh"
 #include "backend/cuda/sm90/product_u4.cuh"
+#include "backend/cuda/sm90/product_u4_turned.cuh"
 
 namespace {
 
@@ -46,6 +47,27 @@ FEW(product_few_u4)
 MANY(product_e2m1_sm90)
 MANY(product_int8_sm90)
 MANY(product_u4_sm90)
+
+gpu_error product_u4_turned_init(void)
+{
+    return cudaSuccess;
+}
+
+gpu_error product_u4_turned(const struct product_args &, void *, uint32_t,
+                            const struct sm90_limits &, gpu_stream)
+{
+    return no_kernel("product_u4_turned");
+}
+
+size_t product_u4_turned_bytes(uint32_t, uint32_t)
+{
+    return 0;
+}
+
+bool product_u4_turns(const struct pack4 &)
+{
+    return false;
+}
 
 bool product_u4_takes(const struct pack4 &)
 {

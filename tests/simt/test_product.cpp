@@ -25,6 +25,7 @@ extern "C" {
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
 #include "backend/cuda/sm90/product_int8.cuh"
 #include "backend/cuda/sm90/product_u4.cuh"
+#include "backend/cuda/sm90/product_u4_turned.cuh"
 #include "backend/cuda/sm90/u4.cuh"
 #include "simt/product_tasks.h"
 #include "simt/simt_fault.h"
@@ -188,7 +189,7 @@ float scale_of(const problem &p, uint32_t expert, uint32_t col, uint32_t k)
     return a.w_scale[expert * a.w_scale_step + col / K_LINE * (a.k / K_LINE) + k / K_LINE];
 }
 
-enum kernel { FEW, MANY, MANY_LISTED, WIDE };
+enum kernel { FEW, MANY, MANY_LISTED, WIDE, TURNED };
 
 uint32_t tile_of(kernel which)
 {
@@ -244,18 +245,23 @@ void run_args(kernel which, problem &p, product_args a, bool mapped, uint32_t ti
     if (which == MANY_LISTED || which == WIDE) list_inputs(p, a, in_list);
     const std::vector<float> sums = sums_of_inputs(a, a.in_listed ? a.n_token : p.n_in);
     a.input_sums = sums.data();
+    std::vector<uint8_t> storage; /* codes of NaN, where nobody puts others */
+    const size_t n_room = which == TURNED ? product_u4_turned_bytes(a.n, a.k) : 0;
+    uint8_t *room = aligned(storage, n_room + 1);
+    std::fill(room, room + n_room + 1, (uint8_t)0x7f);
     if (which == FEW && mapped) handed_begin(a.handed);
     cudaStream_t stream;
     assert_int_equal(cudaSetDevice(0), cudaSuccess);
     assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     cudaError_t e = which == FEW        ? product_few(a, tile, n_tile, limits, stream)
                     : which == WIDE     ? product_fp8_wide(a, n_tile, limits, stream)
+                    : which == TURNED   ? product_u4_turned(a, room, n_tile, limits, stream)
                     : a.pack.tile_bytes ? product_u4_sm90(a, n_tile, limits, stream)
                     : a.int8            ? product_int8_sm90(a, n_tile, limits, stream)
                                         : product_fp8_sm90(a, n_tile, limits, stream);
     assert_int_equal(e, cudaSuccess);
     assert_int_equal(cudaStreamSynchronize(stream), cudaSuccess);
-    assert_true(p.feed[0] == 0 && p.feed[1] == 0);
+    assert_true(p.feed[0] == 0 && p.feed[1] == 0 && room[n_room] == 0x7f);
     if (which == FEW && mapped) handed_end();
     assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
 }
@@ -359,6 +365,7 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
     assert_int_equal(product_few_init(&roomy), cudaSuccess);
     assert_int_equal(product_fp8_sm90_init(), cudaSuccess);
     assert_int_equal(product_u4_sm90_init(), cudaSuccess);
+    assert_int_equal(product_u4_turned_init(), cudaSuccess);
     roomy.n_sm = N_SM;
     tight_many.n_sm = 1; /* one block walks over all tiles */
     for (auto &row : tight.few) {
@@ -368,9 +375,15 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
     split = tight;                       /* the blocks of a cluster share the K of a tile */
     const std::vector<float> want = run(MANY, p, mapped, PRODUCT_LARGE_TILE, n_row, roomy);
     check_sums(p, mapped, want);
+    const bool turns = !mapped && product_u4_turns(pack);
+    for (const sm90_limits &limits : {roomy, tight_many}) {
+        if (turns)
+            assert_true(run(TURNED, p, false, PRODUCT_LARGE_TILE, n_row, limits) == want);
+    }
     if (n % (2 * K_LINE) == 0) {
         for (const sm90_limits &limits : {roomy, tight_many}) {
             check_swiglu(MANY, p, mapped, want, limits);
+            if (turns) check_swiglu(TURNED, p, false, want, limits);
             if (mapped) check_swiglu(MANY_LISTED, p, mapped, want, limits);
         }
     }

@@ -337,7 +337,7 @@ struct cuda_backend {
         void *plan;
         bf16 *latent, *rope, *kv;
         uint32_t *mask;
-        uint64_t kv_bytes;
+        uint64_t kv_bytes;  /* in products' time room for codes (product_u4_turned.cuh) */
         uint32_t n_context; /* context tiles of a pass */
     } prompt;               /* sm90/prompt.cuh */
     float *heads_f;         /* [T][H*128] */

@@ -19,6 +19,7 @@
 #include "backend/cuda/sm90/product_fp8_wide.cuh"
 #include "backend/cuda/sm90/product_int8.cuh"
 #include "backend/cuda/sm90/product_u4.cuh"
+#include "backend/cuda/sm90/product_u4_turned.cuh"
 #include "backend/cuda/sm90/value.cuh"
 
 extern "C" {
@@ -572,6 +573,7 @@ static fathom_err open_queue(struct cuda_backend *c)
         CU_TRY(c, product_fp8_wide_init(), "create");
         CU_TRY(c, product_int8_sm90_init(), "create");
         CU_TRY(c, product_u4_sm90_init(), "create");
+        CU_TRY(c, product_u4_turned_init(), "create");
         CU_TRY(c, product_bf16_sm90_init(), "create");
         CU_TRY(c, product_e2m1_sm90_init(), "create");
         CU_TRY(c, down_few_init(), "create");

@@ -27,6 +27,20 @@ static inline size_t tiled_bytes(uint32_t n_row, uint32_t k)
     return (size_t)ceil_div(n_row, SCALE_BLOCK) * SCALE_BLOCK * k;
 }
 
+/* U4 codes less their zeros turned to E4M3 (sm90/product_u4_turned.cu) are a tiled matrix of 2^-9
+ * times each, which is TURNED_FACTOR short. Behind it lie the scales, F16, of 64 outputs and a K
+ * line TURNED_SCALE_BYTES, those of the same 128 outputs beside each other. Inside, columns 8 j +
+ * 2 t and the next lie as the tensor cores give a lane's sums: [j / 4][t][j % 4][2]. */
+#define TURNED_FACTOR 512.0f
+enum { TURNED_SCALE_BYTES = TILE_ROWS * 2 };
+
+/* Where those of tile `tile` begin, from the matrix's end. */
+static __host__ __device__ inline size_t turned_scales_at(uint32_t tile, uint32_t k_line,
+                                                          uint32_t n_k_line)
+{
+    return (((size_t)(tile / 2) * n_k_line + k_line) * 2 + tile % 2) * TURNED_SCALE_BYTES;
+}
+
 /* out[row][n] = sum_k W[n][k] in[row][k]. Plain: blockIdx.y cuts rows 0 .. n_token. Mapped: a task
  * names an expert and a piece of the row list; row r reads in[r / in_divisor], writes out[r]. */
 struct product_args {

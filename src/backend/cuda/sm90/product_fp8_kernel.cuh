@@ -10,6 +10,10 @@
  * kernel, so whatever can wait (a part's sum, a finished tile's way to memory) is done while
  * products are under way, those of the next tile included.
  *
+ * U4 weights whose codes have been made E4M3 (product_u4_turned.cu) have a scale an output and K
+ * line: those of a tile come with the stage, as F16, and a thread reads its 32 in front of the wait
+ * for the K line's sum.
+ *
  * Int8 is summed exactly: a K line, or with scales of rows all of K, of which one K line is in the
  * tensor cores while the next one's products begin. Nothing is scaled then but what leaves a tile.
  *
@@ -43,7 +47,7 @@
 
 /* The tensor maps' copies of one stage, by one thread. Rows past the task that come along, and
  * those of a warpgroup without any, are no one's. */
-template <enum form FORM, enum output OUTPUT>
+template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
 static __device__ __forceinline__ void load_tiles(const struct work &w, struct stages *s,
                                                   uint32_t stage, uint32_t k_line,
                                                   const struct task &t, uint32_t col)
@@ -53,19 +57,25 @@ static __device__ __forceinline__ void load_tiles(const struct work &w, struct s
     const uint32_t weights = smem_address(s->w[stage]);
     const int x = (int)k_line * BK;
     const uint32_t n_in = FORM == FORM_GATHER ? 0 : both ? BM : GROUP_ROWS;
-    mbarrier_arrive_expect(full, (BN + n_in) * BK);
+    const uint32_t n_half = WEIGHTS == WEIGHTS_U4 ? sizeof s->halves[0] : 0;
+    mbarrier_arrive_expect(full, (BN + n_in) * BK + n_half);
     const char *from = (const char *)w.a.w + (size_t)t.expert * w.a.w_stride;
     for (uint32_t i = 0; i < BN / TILE_ROWS; i++) {
         uint32_t tile = (uint32_t)col * (BN / TILE_ROWS) + i;
         if (OUTPUT == OUTPUT_SWIGLU) tile = (uint32_t)col + i * (w.a.n / 2 / PAIR_COLS);
         weight_load(weights + i * TILE_BYTES, from, full, w.n_k_line, k_line, tile);
+        if (WEIGHTS == WEIGHTS_U4) {
+            bulk_load(smem_address(s->halves[stage][i]),
+                      from + w.a.w_stride + turned_scales_at(tile, k_line, w.n_k_line),
+                      TURNED_SCALE_BYTES, full);
+        }
     }
     if (FORM == FORM_GATHER) return;
     tensor_load(in, &w.in_map, full, x, t.first, 0);
     if (both) tensor_load(in + GROUP_ROWS * BK, &w.in_map, full, x, t.first + GROUP_ROWS, 0);
 }
 
-template <enum form FORM, enum output OUTPUT>
+template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
 static __device__ __forceinline__ void produce(const struct work &w, struct stages *s)
 {
     const int thread = (int)threadIdx.x;
@@ -82,7 +92,7 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
         for (uint32_t col = r.col; col < r.col_end; col++) {
             for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance(at)) {
                 wait_phase(&s->empty[at.stage], at.parity ^ 1);
-                if (thread == 0) load_tiles<FORM, OUTPUT>(w, s, at.stage, k_line, t, col);
+                if (thread == 0) load_tiles<FORM, OUTPUT, WEIGHTS>(w, s, at.stage, k_line, t, col);
                 if (FORM != FORM_GATHER) continue;
                 gather_k_line<GATHER_ROWS>(w, g, smem_address(s->in[at.stage]), k_line);
                 mbarrier_arrive_cp_async(smem_address(&s->full[at.stage]));
@@ -93,7 +103,14 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
 
 /* ---- scales ---- */
 
-template <enum form FORM, enum output OUTPUT>
+/* What scales depend on: of halves of a tile there are two, unless outputs have their own. */
+static __host__ __device__ constexpr enum output scales_of_output(enum output output,
+                                                                  enum weights weights)
+{
+    return weights == WEIGHTS_U4 ? OUTPUT_FLOAT : output;
+}
+
+template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
 static __device__ __forceinline__ struct scales load_scales(const struct work &w,
                                                             const struct scales_at &s, uint32_t col,
                                                             uint32_t k_line, uint32_t lane)
@@ -101,9 +118,11 @@ static __device__ __forceinline__ struct scales load_scales(const struct work &w
     const uint32_t divisor = FORM == FORM_GATHER ? w.a.in_divisor : 1;
     const uint32_t i = min(k_line + lane % SCALE_LINES, w.n_k_line - 1);
     const uint32_t block = OUTPUT == OUTPUT_SWIGLU ? col / 2 : col;
+    const float first = w.a.q_scale[(uint32_t)s.first / divisor * w.n_k_line + i];
+    const float second = w.a.q_scale[(uint32_t)s.second / divisor * w.n_k_line + i];
+    if (WEIGHTS == WEIGHTS_U4) return {first, second, TURNED_FACTOR, 0.0f};
     const float *of_w = w.a.w_scale + s.w + block * w.a.scale_stride + i;
-    return {w.a.q_scale[(uint32_t)s.first / divisor * w.n_k_line + i],
-            w.a.q_scale[(uint32_t)s.second / divisor * w.n_k_line + i], of_w[0],
+    return {first, second, of_w[0],
             OUTPUT == OUTPUT_SWIGLU ? of_w[w.n_col_tile / 2 * w.a.scale_stride] : 0.0f};
 }
 
@@ -128,7 +147,7 @@ template <enum output OUTPUT> static __device__ __forceinline__ void take_scales
 }
 
 /* and those behind them requested; k_line: of column tile `col`, the first one taken. */
-template <enum form FORM, enum output OUTPUT>
+template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
 static __device__ __forceinline__ void request_scales(const struct work &w, struct walk &x,
                                                       uint32_t col, uint32_t col_end,
                                                       uint32_t k_line)
@@ -136,7 +155,8 @@ static __device__ __forceinline__ void request_scales(const struct work &w, stru
     const bool in_tile = k_line + SCALE_LINES < w.n_k_line, in_run = col + 1 < col_end;
     const struct scales_at &s = in_tile || in_run ? x.here : x.next;
     const uint32_t next_col = in_tile ? col : in_run ? col + 1 : x.next_col;
-    x.ahead = load_scales<FORM, OUTPUT>(w, s, next_col, in_tile ? k_line + SCALE_LINES : 0, x.lane);
+    x.ahead = load_scales<FORM, OUTPUT, WEIGHTS>(w, s, next_col, in_tile ? k_line + SCALE_LINES : 0,
+                                                 x.lane);
 }
 
 /* Those of K line k_line. */
@@ -150,13 +170,13 @@ static __device__ __forceinline__ struct line_scales scales_at_line(const struct
             up ? shfl(x.up_second, from) : 0.0f};
 }
 
-template <enum form FORM, enum output OUTPUT>
+template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
 static __device__ __forceinline__ struct line_scales
 scales_of(const struct work &w, struct walk &x, uint32_t col, uint32_t col_end, uint32_t k_line)
 {
     if (k_line % SCALE_LINES == 0) {
         take_scales<OUTPUT>(x);
-        request_scales<FORM, OUTPUT>(w, x, col, col_end, k_line);
+        request_scales<FORM, OUTPUT, WEIGHTS>(w, x, col, col_end, k_line);
     }
     return scales_at_line<OUTPUT>(x, k_line);
 }
@@ -175,16 +195,35 @@ static __device__ __forceinline__ void start_k_line(SUM (&c)[64], struct stages 
     wgmma_commit();
 }
 
+/* Those of the K line under way, of outputs. */
+static __device__ __forceinline__ struct column_halves halves_of(const struct stages *s,
+                                                                 const struct walk &x)
+{
+    struct column_halves columns;
+    const uint4 *from = (const uint4 *)s->halves[x.at.stage][0] + x.lane % 4;
+#pragma unroll
+    for (int i = 0; i < 4; i++) columns.v[i] = from[i * 4];
+    return columns;
+}
+
 /* k_part += the K line's sum times its scales; FIRST: k_part is what that adds to 0. */
-template <enum output OUTPUT, bool FIRST, typename SUM>
+template <enum output OUTPUT, enum weights WEIGHTS, bool FIRST, typename SUM>
 static __device__ __forceinline__ void add_k_line(float (&k_part)[64], SUM (&c)[64],
                                                   struct stages *s, struct walk &x,
                                                   const struct line_scales &of)
 {
-    wgmma_wait(c);
-    release(s, x.at.stage, x.lane);
-    advance(x.at);
-    add_scaled<OUTPUT, FIRST>(k_part, c, of);
+    if constexpr (WEIGHTS == WEIGHTS_U4) {
+        const struct column_halves columns = halves_of(s, x);
+        wgmma_wait(c);
+        release(s, x.at.stage, x.lane);
+        advance(x.at);
+        add_scaled_halves<FIRST>(k_part, c, of, columns);
+    } else {
+        wgmma_wait(c);
+        release(s, x.at.stage, x.lane);
+        advance(x.at);
+        add_scaled<OUTPUT, FIRST>(k_part, c, of);
+    }
 }
 
 /* The sums of one tile of int8 with scales of rows. What the tile before has left in `total` goes
@@ -218,13 +257,14 @@ static __device__ __forceinline__ void sum_tile(const struct work &w, struct sta
                                                 float (&k_part)[64], uint32_t col, uint32_t col_end)
 {
     const uint32_t n_k_part = ONE_K_PART ? 1 : w.n_k_part, n_k_line = w.n_k_line / n_k_part;
+    constexpr enum output SCALES = scales_of_output(OUTPUT, WEIGHTS);
     uint32_t k_line = 0;
     typename std::conditional<WEIGHTS == WEIGHTS_INT8, int, float>::type c[64];
     /* behind the fence of outputs, which waits for what is requested */
     const bool late = OUTPUT != OUTPUT_SWIGLU;
-    take_scales<OUTPUT>(x);
-    if (!late) request_scales<FORM, OUTPUT>(w, x, col, col_end, 0);
-    struct line_scales now = scales_at_line<OUTPUT>(x, 0);
+    take_scales<SCALES>(x);
+    if (!late) request_scales<FORM, SCALES, WEIGHTS>(w, x, col, col_end, 0);
+    struct line_scales now = scales_at_line<SCALES>(x, 0);
     for (uint32_t i = 0; i < n_k_part; i++) {
         start_k_line<FORM, false>(c, s, x);
         if (!ONE_K_PART) {
@@ -234,15 +274,17 @@ static __device__ __forceinline__ void sum_tile(const struct work &w, struct sta
         }
         if (i == 0 && x.summed.n)
             store_tile<FORM, OUTPUT, WEIGHTS>(w, x, ONE_K_PART ? k_part : total);
-        if (i == 0 && late) request_scales<FORM, OUTPUT>(w, x, col, col_end, 0);
+        if (i == 0 && late) request_scales<FORM, SCALES, WEIGHTS>(w, x, col, col_end, 0);
         struct line_scales next = now;
-        if (++k_line < w.n_k_line) next = scales_of<FORM, OUTPUT>(w, x, col, col_end, k_line);
-        add_k_line<OUTPUT, true>(k_part, c, s, x, now);
+        if (++k_line < w.n_k_line)
+            next = scales_of<FORM, SCALES, WEIGHTS>(w, x, col, col_end, k_line);
+        add_k_line<OUTPUT, WEIGHTS, true>(k_part, c, s, x, now);
         for (uint32_t j = 1; j < n_k_line; j++) {
             now = next;
             start_k_line<FORM, false>(c, s, x);
-            if (++k_line < w.n_k_line) next = scales_of<FORM, OUTPUT>(w, x, col, col_end, k_line);
-            add_k_line<OUTPUT, false>(k_part, c, s, x, now);
+            if (++k_line < w.n_k_line)
+                next = scales_of<FORM, SCALES, WEIGHTS>(w, x, col, col_end, k_line);
+            add_k_line<OUTPUT, WEIGHTS, false>(k_part, c, s, x, now);
         }
         now = next;
     }
@@ -255,8 +297,9 @@ static __device__ __forceinline__ void pass_tile(const struct work &w, struct st
 {
     const bool in_run = col + 1 < col_end;
     if (WEIGHTS != WEIGHTS_INT8_ROW) {
-        x.ahead = load_scales<FORM, OUTPUT>(w, in_run ? x.here : x.next,
-                                            in_run ? col + 1 : x.next_col, 0, x.lane);
+        constexpr enum output SCALES = scales_of_output(OUTPUT, WEIGHTS);
+        x.ahead = load_scales<FORM, SCALES, WEIGHTS>(w, in_run ? x.here : x.next,
+                                                     in_run ? col + 1 : x.next_col, 0, x.lane);
     }
     for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance(x.at)) {
         wait_phase(&s->full[x.at.stage], x.at.parity);
@@ -286,7 +329,10 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
     struct task t = task_at<FORM>(w, r.row_tile), t_next = task_at<FORM>(w, r_next.row_tile);
     const bool whole = WEIGHTS == WEIGHTS_INT8_ROW; /* nothing is scaled on the way */
     x.here = find_scales<FORM>(w, t, row);
-    if (!whole) x.ahead = load_scales<FORM, OUTPUT>(w, x.here, r.col, 0, x.lane);
+    if (!whole) {
+        constexpr enum output SCALES = scales_of_output(OUTPUT, WEIGHTS);
+        x.ahead = load_scales<FORM, SCALES, WEIGHTS>(w, x.here, r.col, 0, x.lane);
+    }
     for (bool last = false; !last;) {
         last = !more;
         more = more && move_on<FORM>(w, i, w.step, n_row_tile);
@@ -355,10 +401,10 @@ __global__ void __launch_bounds__(THREADS, 1)
     dependency_wait();
     if (FORM != FORM_PLAIN) dependency_release(); /* launch.cuh */
     if (group == 0) {
-        registers_lower<PRODUCER_REGISTERS>();
-        produce<FORM, OUTPUT>(w, s);
+        registers_lower<producer_registers(WEIGHTS)>();
+        produce<FORM, OUTPUT, WEIGHTS>(w, s);
     } else {
-        registers_raise<CONSUMER_REGISTERS>();
+        registers_raise<consumer_registers(WEIGHTS)>();
         consume<FORM, OUTPUT, ONE_K_PART, WEIGHTS>(w, s, group - 1);
     }
 #endif

@@ -35,6 +35,7 @@ struct alignas(ALIGN_BYTES) stages {
     uint8_t in[STAGES][BM * BK];
     uint8_t w[STAGES][BN * BK];
     uint8_t out[CONSUMER_WARPS][BOXES][WARP_ROWS * BOX_BYTES];
+    uint8_t halves[STAGES][BN / TILE_ROWS][TURNED_SCALE_BYTES]; /* WEIGHTS_U4 */
     uint64_t full[STAGES];
     uint64_t empty[STAGES];
 };
@@ -64,8 +65,20 @@ enum form {
     FORM_GATHER, /* anywhere: the list says where */
 };
 
-/* Codes, and scales of 128 x 128 or of rows */
-enum weights { WEIGHTS_FP8, WEIGHTS_FP8_ROW, WEIGHTS_INT8, WEIGHTS_INT8_ROW };
+/* Codes, and scales of 128 x 128, of rows, or of an output and K line (product_u4_turned.cu) */
+enum weights { WEIGHTS_FP8, WEIGHTS_FP8_ROW, WEIGHTS_INT8, WEIGHTS_INT8_ROW, WEIGHTS_U4 };
+
+/* U4's products, which are plain, load by one thread, and multiply with more scales. What one takes
+ * the others have not: a launch allots as many registers to all threads. */
+static __host__ __device__ constexpr int producer_registers(enum weights weights)
+{
+    return weights == WEIGHTS_U4 ? PRODUCER_REGISTERS - 16 : PRODUCER_REGISTERS;
+}
+
+static __host__ __device__ constexpr int consumer_registers(enum weights weights)
+{
+    return weights == WEIGHTS_U4 ? CONSUMER_REGISTERS + 8 : CONSUMER_REGISTERS;
+}
 
 static __host__ __device__ constexpr bool has_row_scales(enum weights weights)
 {
@@ -342,6 +355,35 @@ static __device__ __forceinline__ void add_scaled(float (&sum)[64], const SUM (&
         sum[j + 1] = fmaf(line_value(c[j + 1]), first, FIRST ? 0.0f : sum[j + 1]);
         sum[j + 2] = fmaf(line_value(c[j + 2]), second, FIRST ? 0.0f : sum[j + 2]);
         sum[j + 3] = fmaf(line_value(c[j + 3]), second, FIRST ? 0.0f : sum[j + 3]);
+    }
+}
+
+/* The scales of a K line's outputs, of a thread's columns: v[i] has those of 8 j + 2 t and the next
+ * for four j from 4 i on, as F16. */
+struct column_halves {
+    uint4 v[4];
+};
+
+/* sum += a K line's sum times the scales of row and output, which are powers of two and F16: their
+ * product is exact, as that of product_u4.cu is. */
+template <bool FIRST>
+static __device__ __forceinline__ void add_scaled_halves(float (&sum)[64], const float (&c)[64],
+                                                         const struct line_scales &of,
+                                                         const struct column_halves &columns)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint4 v = columns.v[i];
+        const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+            const int j = i * 16 + q * 4;
+            const float2 scale = f16x2_to_float2(words[q]);
+            sum[j] = fmaf(c[j], scale.x * of.first, FIRST ? 0.0f : sum[j]);
+            sum[j + 1] = fmaf(c[j + 1], scale.y * of.first, FIRST ? 0.0f : sum[j + 1]);
+            sum[j + 2] = fmaf(c[j + 2], scale.x * of.second, FIRST ? 0.0f : sum[j + 2]);
+            sum[j + 3] = fmaf(c[j + 3], scale.y * of.second, FIRST ? 0.0f : sum[j + 3]);
+        }
     }
 }
 

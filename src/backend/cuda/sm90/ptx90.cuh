@@ -189,6 +189,21 @@ static __device__ __forceinline__ void cluster_wait(void)
     asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
+/* Two halves as floats, exactly, the lower one first */
+static __device__ __forceinline__ float2 f16x2_to_float2(uint32_t v)
+{
+    float2 r;
+    asm("{\n"
+        ".reg .b16 low, high;\n"
+        "mov.b32 {low, high}, %2;\n"
+        "cvt.f32.f16 %0, low;\n"
+        "cvt.f32.f16 %1, high;\n"
+        "}"
+        : "=f"(r.x), "=f"(r.y)
+        : "r"(v));
+    return r;
+}
+
 /* ---- copies into shared memory ---- */
 
 /* 4 bytes, kept in L1 with their cache line */

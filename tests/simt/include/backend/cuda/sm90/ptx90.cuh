@@ -169,6 +169,11 @@ static inline void cluster_wait(void)
     simt_cluster_wait();
 }
 
+static inline float2 f16x2_to_float2(uint32_t v)
+{
+    return {f32_from_f16((uint16_t)v), f32_from_f16((uint16_t)(v >> 16))};
+}
+
 /* ---- copies into shared memory ---- */
 
 static inline void cp_async_4(uint32_t dst, const void *src)
