@@ -11,7 +11,8 @@
  * time   few rows: a recorded row of 20 launches over rotating weights, against the bytes at
  *        4.1 TB/s, product_small beside it. Many rows: median of 20 launches over rotating weights,
  *        against the dense FP8 rate of the datasheet, product_fp8_large beside it. Long prompts,
- *        in turn with cuBLASLt where the machine has it
+ *        in turn with cuBLASLt where the machine has it. U4 weights: codes made E4M3 in every
+ *        tile and once, in turn, and whether the bits are the same; experts beside FP8's
  *
  * Sections run as processes of their own under one time limit, so that one that stops or faults
  * does not take the others along. Exit status 0: all sections ended and all checks passed. */
@@ -22,6 +23,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "backend/cuda/sm90/product_u4.cuh"
+#include "backend/cuda/sm90/product_u4_turned.cuh"
 #include "product_check.cuh"
 #include "product_peer.cuh"
 
@@ -294,6 +297,84 @@ static int time_fused(void)
     return 0;
 }
 
+/* ---- U4 weights ---- */
+
+static int time_u4_plain(uint32_t m, uint32_t n, uint32_t k)
+{
+    enum { COPIES = 8 };
+    const struct sm90_limits limits = find_limits();
+    struct problem p = plain_problem(m, n, k, 0);
+    make_u4(&p, COPIES, m);
+    const size_t n_value = (size_t)m * n;
+    float *turned = (float *)own(&p, device_bytes(n_value * 4));
+    void *room = own(&p, device_bytes(product_u4_turned_bytes(n, k)));
+    p.a.out = (float *)own(&p, device_bytes(n_value * 4));
+    uint32_t i = 0;
+    const auto args = [&](float *out) {
+        struct product_args a = p.a;
+        a.w = (const char *)a.w + i++ / 2 % COPIES * a.w_stride;
+        a.out = out;
+        return a;
+    };
+    char name[64];
+    (void)snprintf(name, sizeof name, "u4 %u x %u, %u rows", n, k, m);
+    measure_turns(
+        name, {"product_u4", "turned"}, 2.0 * m * n * k,
+        (double)p.a.w_stride + (double)m * (k + 4.0 * n),
+        [&] { CUDA(product_u4_sm90(args(p.a.out), p.n_tile, limits, NULL)); },
+        [&] { CUDA(product_u4_turned(args(turned), room, p.n_tile, limits, NULL)); });
+    struct tally *t = (struct tally *)own(&p, device_bytes(sizeof *t));
+    (void)read_tally(t);
+    const unsigned long long differ = differing(p.a.out, turned, n_value, t);
+    if (differ) printf("FAIL %s: %llu outputs differ\n", name, differ);
+    release(&p);
+    return differ != 0;
+}
+
+/* A rank's experts of n_token tokens, beside FP8's. */
+static void time_u4_experts(int n_token, bool down)
+{
+    const uint32_t *s = expert_shapes[down], n_row = (uint32_t)n_token * SLOTS;
+    const struct sm90_limits limits = find_limits();
+    int *of = draw_experts(n_token, 1);
+    struct problem p = mapped_problem(n_row, s[0], s[1], s[2], EXPERTS, of, 0);
+    if (down) {
+        p.a = listed(&p, n_row);
+        p.a.out_h = (bf16 *)own(&p, device_bytes((size_t)n_row * s[0] * 2));
+        p.a.out_stride = s[0];
+    } else {
+        p.a.out_q = (uint8_t *)own(&p, device_bytes((size_t)n_row * s[0] / 2));
+        p.a.out_scale = (float *)own(&p, device_bytes((size_t)n_row * s[0] / 2 / FP8_GROUP * 4));
+    }
+    const struct product_args fp8 = p.a;
+    make_u4(&p, EXPERTS, down ? n_row : (uint32_t)n_token);
+    char name[64];
+    (void)snprintf(name, sizeof name, "experts %u x %u, %d tokens", s[0], s[1], n_token);
+    measure_turns(
+        name, {"product_fp8", "product_u4"}, 2.0 * n_row * s[0] * s[1],
+        (double)p.a.w_stride * EXPERTS + (double)n_row * (s[1] + (down ? 2.0 * s[0] : s[0] / 2.0)),
+        [&] { CUDA(product_fp8_sm90(fp8, p.n_tile, limits, NULL)); },
+        [&] { CUDA(product_u4_sm90(p.a, p.n_tile, limits, NULL)); });
+    release(&p);
+    free(of);
+}
+
+static int time_u4(void)
+{
+    static const uint32_t shapes[][2] = {{2240, 7168}, {3072, 1536}, {8192, 1536},
+                                         {7168, 2048}, {4608, 7168}, {7168, 2304}};
+    CUDA(product_u4_sm90_init());
+    CUDA(product_u4_turned_init());
+    int failed = 0;
+    for (const auto &s : shapes) {
+        for (uint32_t m : {4096u, 1984u, 1024u, 512u}) failed |= time_u4_plain(m, s[0], s[1]);
+    }
+    for (int n_token : {4096, 1984}) {
+        for (bool down : {false, true}) time_u4_experts(n_token, down);
+    }
+    return failed;
+}
+
 /* ---- times of few rows ---- */
 
 struct shot {
@@ -516,10 +597,11 @@ int main(int argc, char **argv)
                     {"check parts of K", "check", check_k_parts, 0.55},
                     {"time plain, few rows", "time", time_few_plain, 0.65},
                     {"time mapped, few rows", "time", time_few_mapped, 0.75},
-                    {"time plain, many rows", "time", time_plain_sm90, 0.85},
-                    {"time mapped, many rows", "time", time_mapped_sm90, 0.95},
-                    {"time fused outputs", "time", time_fused, 0.96},
-                    {"time long prompts", "time", time_peer, 0.98},
+                    {"time plain, many rows", "time", time_plain_sm90, 0.83},
+                    {"time mapped, many rows", "time", time_mapped_sm90, 0.92},
+                    {"time fused outputs", "time", time_fused, 0.93},
+                    {"time long prompts", "time", time_peer, 0.95},
+                    {"time u4", "time", time_u4, 0.98},
                     {"time product_fp8_large", "time", time_large, 1.0}};
     const double start_s = now_s();
     bool ok = true;

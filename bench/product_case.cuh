@@ -281,6 +281,48 @@ static struct problem make_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t 
     return p;
 }
 
+__global__ void pack_kernel(uint8_t *tiles, const struct pack4 pack, uint64_t seed)
+{
+    uint8_t *tile = tiles + (size_t)blockIdx.x * pack.tile_bytes;
+    const uint32_t zeros_at = pack4_zeros_at(&pack);
+    for (uint32_t i = threadIdx.x; i < pack.tile_bytes; i += blockDim.x) {
+        const uint32_t draw = mix((seed << 40) + (uint64_t)blockIdx.x * pack.tile_bytes + i);
+        uint8_t v = (uint8_t)draw;
+        if (i >= zeros_at) {
+            v = draw % 16;
+        } else if (i >= PACK4_CODE_BYTES && i % 2) {
+            v = 0x20 + draw % 8; /* of F16: 2^-7 to 2^-5 */
+        }
+        tile[i] = v;
+    }
+}
+
+/* U4 weights in groups of a K line, with zeros, in the place of FP8's; inputs have their sums. */
+static void make_u4(struct problem *p, uint32_t n_matrix, uint32_t in_rows)
+{
+    struct product_args *a = &p->a;
+    const struct weight_form form = {.code = CODE_U4,
+                                     .scale_type = DTYPE_F16,
+                                     .block_row = 1,
+                                     .block_col = K_LINE,
+                                     .has_zero = true};
+    a->pack = pack4_of(&form);
+    a->tiled = false;
+    a->w_scale = NULL;
+    a->w_scale_step = 0;
+    a->w_stride = pack4_bytes(&a->pack, a->n, a->k);
+    a->w = own(p, device_bytes(a->w_stride * n_matrix));
+    const unsigned n_tile = (unsigned)(a->w_stride / a->pack.tile_bytes * n_matrix);
+    pack_kernel<<<n_tile, 256>>>((uint8_t *)a->w, a->pack, 7);
+    CUDA(cudaGetLastError());
+    const struct input_sums sums = {
+        (float *)own(p, device_bytes((size_t)in_rows * (a->k / K_LINE) * 4)), K_LINE};
+    struct cuda_backend c = {};
+    CUDA(cudaGetDeviceProperties(&c.properties, 0));
+    if (cuda_input_sums(&c, a->q, a->q_scale, in_rows, a->k, sums, "sums") != FATHOM_OK) exit(1);
+    a->input_sums = sums.at;
+}
+
 static struct problem plain_problem(uint32_t m, uint32_t n, uint32_t k, uint32_t guard_cols)
 {
     return make_problem(m, n, k, 1, m, guard_cols);
