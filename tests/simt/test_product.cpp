@@ -509,6 +509,8 @@ void test_u4(void **)
     check(37, 64, 6 * 128, 9, true, packed_as(1, DTYPE_BF16, true));
     check(100, 256, 2 * 128, 2, true, packed_as(1, DTYPE_F32, true));
     check(300, 272, 128, 2, true, packed_as(2, DTYPE_F16, true));
+    check(230, 80, 128, 2, true, packed_as(1, DTYPE_F16, true)); /* tasks of 57 rows, */
+    check(430, 80, 128, 1, true, packed_as(1, DTYPE_F16, true)); /* of 107 */
     check_cut(29, 144, 16 * 128, packed_as(1, DTYPE_F16, true));  /* four parts of four K lines */
     check_cut(45, 208, 18 * 128, packed_as(2, DTYPE_BF16, true)); /* two of nine */
     if (!all_shapes) return;

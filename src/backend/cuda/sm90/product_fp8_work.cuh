@@ -296,8 +296,8 @@ gather_k_line(const struct work &w, const struct gather<ROWS> &g, uint32_t dst, 
 #pragma unroll
     for (int i = 0; i < BM / ROWS; i++) {
         if (i >= g.n) break;
-        const uint8_t *src =
-            w.in + ((size_t)g.from[i] + (size_t)k_line * K_LINE_PIECES) * PIECE_BYTES;
+        const uint32_t piece = g.from[i] + k_line * K_LINE_PIECES;
+        const uint8_t *src = w.in + (size_t)piece * PIECE_BYTES;
         cp_async_16(dst + (uint32_t)(i * ROWS * BK), src, true);
     }
 }

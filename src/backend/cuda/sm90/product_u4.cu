@@ -8,10 +8,15 @@
  * multiplied by two scales that depend on row and output; G is the number of groups of a K line,
  * which are summed one after the other. Experts' codes are multiplied as they are stored.
  *
- * A stage has a K line of inputs, their scales, experts' sums of them, and two packed tiles:
+ * A stage has a K line of inputs and two packed tiles:
  *
- *   empty --- copies on their way; full: their bytes, and the arrivals of all who copy ---> full
+ *   empty --- copies on their way; full: their bytes, and the arrivals of all who load ---> full
  *   full ---- read by every warp that multiplies ---> empty
+ *
+ * The inputs' scales, and experts' sums of inputs, have a ring of their own beside the stages. Rows
+ * lie far apart, so a thread reads ROW_LINES K lines of its row at a time, and puts all of them
+ * where they belong once the first one's stage is empty: what was there is of lines before those of
+ * that stage.
  *
  * A thread's sums have their outputs along the warpgroup's 64 and rows across; what leaves a tile
  * (product_fp8_store.cuh) has a warp's 16 rows with all outputs. So a finished tile changes hands
@@ -25,6 +30,9 @@
 
 enum {
     TILES = BN / PACK4_ROWS,
+    ROW_LINES = 2,
+    FEW_ROWS = 32,  /* of an expert's last task, instead of GROUP_ROWS */
+    MORE_ROWS = 96, /* instead of BM */
     HELD_BYTES = WARP_ROWS * PAIR_COLS * (int)sizeof(float),
 };
 static_assert((int)GROUP_THREADS == (int)BM, "a thread copies the scales of a row");
@@ -37,13 +45,16 @@ template <int G> constexpr uint32_t packed_bytes(void)
 }
 
 template <int G> struct alignas(ALIGN_BYTES) u4_stages {
-    enum { N_STAGE = G == 1 ? 5 : 4 }; /* no room for two groups' sums in a fifth */
+    enum {
+        N_STAGE = G == 1 ? 5 : 4, /* no room for two groups' sums in a fifth */
+        N_LINE = N_STAGE + ROW_LINES - 1,
+    };
     uint8_t in[N_STAGE][BM * BK];
     uint8_t out[CONSUMER_WARPS][BOXES][WARP_ROWS * BOX_BYTES];
     uint8_t held[CONSUMER_WARPS][HELD_BYTES]; /* OUTPUT_SWIGLU */
     uint8_t packed[N_STAGE][TILES][packed_bytes<G>()];
-    float in_scale[N_STAGE][BM];  /* where scale_place says; */
-    float in_sum[N_STAGE][G][BM]; /* mapped: likewise */
+    float in_scale[N_LINE][BM];  /* where scale_place says; */
+    float in_sum[N_LINE][G][BM]; /* mapped: likewise */
     uint64_t full[N_STAGE];
     uint64_t empty[N_STAGE];
     struct feed feed; /* mapped; all warps read */
@@ -88,7 +99,7 @@ static __device__ __forceinline__ void load_tiles(const struct work &w, struct u
     for (uint32_t i = 0; i < TILES; i++) {
         if (tile[i] >= n_tile) continue;
         bulk_load(smem_address(s->packed[stage][i]),
-                  from + ((size_t)tile[i] * w.n_k_line + k_line) * bytes, bytes, full);
+                  from + (size_t)(tile[i] * w.n_k_line + k_line) * bytes, bytes, full);
     }
     if (FORM == FORM_GATHER) return;
     const int x = (int)k_line * BK;
@@ -104,10 +115,72 @@ static __device__ __forceinline__ uint32_t input_row(const struct work &w, const
     return FORM == FORM_GATHER ? row / w.a.in_divisor : row;
 }
 
+/* A thread's row on its way to the stages: its first K line among all rows', and where the next one
+ * goes, of N_LINE. */
+struct row_walk {
+    uint32_t first;
+    uint32_t line;
+};
+
+/* N neighbours, two by two; or, where rows end in the midst of them, the n that are there. */
+template <int N>
+static __device__ __forceinline__ void read_values(float (&to)[N], const float *from, uint32_t n,
+                                                   bool whole)
+{
+    static_assert(N % 2 == 0, "8 bytes");
+#pragma unroll
+    for (uint32_t i = 0; i < N; i += 2) {
+        float2 v = {0.0f, 0.0f};
+        if (whole) {
+            v = *(const float2 *)(from + i);
+        } else {
+            if (i < n) v.x = from[i];
+            if (i + 1 < n) v.y = from[i + 1];
+        }
+        to[i] = v.x;
+        to[i + 1] = v.y;
+    }
+}
+
+/* The scales and sums of ROW_LINES K lines, or of the n that are left. */
+template <int G> struct row_values {
+    float scale[ROW_LINES];
+    float sum[ROW_LINES * G]; /* mapped */
+    uint32_t n;
+};
+
+template <enum form FORM, int G>
+static __device__ __forceinline__ void read_row(const struct work &w, const struct row_walk &r,
+                                                uint32_t k_line, struct row_values<G> &v)
+{
+    const uint32_t at = r.first + k_line;
+    const bool whole = w.n_k_line % ROW_LINES == 0;
+    v.n = min(w.n_k_line - k_line, (uint32_t)ROW_LINES);
+    read_values(v.scale, w.a.q_scale + at, v.n, whole);
+    if (FORM != FORM_PLAIN) read_values(v.sum, w.a.input_sums + (size_t)at * G, v.n * G, whole);
+}
+
+template <enum form FORM, int G>
+static __device__ __forceinline__ void put_row(struct u4_stages<G> *s, const struct row_walk &r,
+                                               const struct row_values<G> &v)
+{
+    const uint32_t place = scale_place(threadIdx.x), n_line = u4_stages<G>::N_LINE;
+#pragma unroll
+    for (uint32_t i = 0; i < ROW_LINES; i++) {
+        uint32_t line = r.line + i;
+        if (i > 0 && line >= n_line) line -= n_line;
+        if (i >= v.n) break;
+        s->in_scale[line][place] = v.scale[i];
+#pragma unroll
+        for (uint32_t j = 0; j < G && FORM != FORM_PLAIN; j++)
+            s->in_sum[line][j][place] = v.sum[i * G + j];
+    }
+}
+
 template <enum form FORM, enum output OUTPUT, int G>
 static __device__ __forceinline__ void produce(const struct work &w, struct u4_stages<G> *s)
 {
-    const uint32_t place = scale_place(threadIdx.x);
+    struct row_walk row = {0, 0};
     struct ring at = {0, 0};
     struct run_walk runs = begin_runs<FORM>(w);
     struct feed_source source = feed_begin();
@@ -117,27 +190,28 @@ static __device__ __forceinline__ void produce(const struct work &w, struct u4_s
         feed_run<FORM>(w, &s->feed, source, runs);
         if (!next_run<FORM>(w, &s->feed, runs, r)) break;
         const struct task t = task_at<FORM>(w, r.row_tile);
-        const size_t first = (size_t)input_row<FORM>(w, t) * w.n_k_line;
-        const float *scale = w.a.q_scale + first;
-        const float *sum = FORM == FORM_PLAIN ? NULL : w.a.input_sums + first * G;
+        row.first = input_row<FORM>(w, t) * w.n_k_line;
         struct gather<GATHER_ROWS> g = {
         };
         if (FORM == FORM_GATHER) g = gather_of<GATHER_ROWS>(w, t);
         for (uint32_t col = r.col; col < r.col_end; col++) {
             for (uint32_t k_line = 0; k_line < w.n_k_line;
                  k_line++, advance_of<u4_stages<G>::N_STAGE>(at)) {
+                const uint32_t full = smem_address(&s->full[at.stage]);
+                struct row_values<G> v = {
+                };
+                if (k_line % ROW_LINES == 0) read_row<FORM, G>(w, row, k_line, v);
                 wait_phase(&s->empty[at.stage], at.parity ^ 1);
                 if (threadIdx.x == 0) {
                     load_tiles<FORM, OUTPUT, G>(w, s, at.stage, k_line, t, col);
                 }
-                cp_async_4(smem_address(&s->in_scale[at.stage][place]), scale + k_line);
-#pragma unroll
-                for (uint32_t j = 0; j < G && FORM != FORM_PLAIN; j++)
-                    cp_async_4(smem_address(&s->in_sum[at.stage][j][place]), sum + k_line * G + j);
                 if (FORM == FORM_GATHER) {
                     gather_k_line<GATHER_ROWS>(w, g, smem_address(s->in[at.stage]), k_line);
+                    mbarrier_arrive_cp_async(full);
                 }
-                mbarrier_arrive_cp_async(smem_address(&s->full[at.stage]));
+                if (k_line % ROW_LINES == 0) put_row<FORM, G>(s, row, v);
+                if (++row.line == u4_stages<G>::N_LINE) row.line = 0;
+                mbarrier_arrive(full);
             }
         }
     }
@@ -150,6 +224,7 @@ static __device__ __forceinline__ void produce(const struct work &w, struct u4_s
  * words, and its rows' scales, are in that. */
 struct u4_walk {
     struct walk x;
+    uint32_t line; /* of N_LINE */
     uint32_t tile;
     uint32_t words;
     uint32_t row;
@@ -213,8 +288,8 @@ static __device__ __forceinline__ struct u4_group group_of(const struct u4_form 
     const uint32_t stage = u.x.at.stage, at = group * PACK4_ROWS + u.row;
     const char *tile = (const char *)s->packed[stage][u.tile];
     struct u4_group of = {};
-    of.in_scale = s->in_scale[stage] + u.x.lane % 4 * 4;
-    of.in_sum = s->in_sum[stage][group] + u.x.lane % 4 * 4;
+    of.in_scale = s->in_scale[u.line] + u.x.lane % 4 * 4;
+    of.in_sum = s->in_sum[u.line][group] + u.x.lane % 4 * 4;
 #pragma unroll
     for (uint32_t i = 0; i < 2; i++) {
         if (FORM == FORM_PLAIN) {
@@ -283,6 +358,7 @@ static __device__ __forceinline__ void add_k_line(float (&k_part)[64], float (&c
     __syncwarp();
     if (u.x.lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
     advance_of<u4_stages<G>::N_STAGE>(u.x.at);
+    if (++u.line == u4_stages<G>::N_LINE) u.line = 0;
 }
 
 /* ---- what leaves a tile ---- */
@@ -378,20 +454,23 @@ static __device__ __forceinline__ void store_u4_tile(const struct work &w, struc
 
 /* The sums of one tile of up to N rows. What the tile before it, or the part of K before, has left
  * in k_part and total is dealt with while the products that follow are under way. */
-template <enum form FORM, enum output OUTPUT, int G, int N>
+template <enum form FORM, enum output OUTPUT, bool ONE_K_PART, int G, int N>
 static __device__ __forceinline__ void sum_tile(const struct u4_work &work, struct u4_stages<G> *s,
                                                 struct u4_walk &u, float (&total)[64],
                                                 float (&k_part)[64])
 {
     const struct work &w = work.w;
-    const uint32_t n_k_line = w.n_k_line / w.n_k_part;
+    const uint32_t n_k_part = ONE_K_PART ? 1 : w.n_k_part, n_k_line = w.n_k_line / n_k_part;
     float c[N / 2];
-    for (uint32_t i = 0; i < w.n_k_part; i++) {
+    for (uint32_t i = 0; i < n_k_part; i++) {
         start_group<FORM, G, N>(c, work.form, s, u, 0);
-        const bool fresh = i == 1 || w.n_k_part == 1;
+        if (!ONE_K_PART) {
+            const bool fresh = i == 1 || n_k_part == 1;
 #pragma unroll
-        for (int j = 0; j < 64; j++) total[j] = (fresh ? 0.0f : total[j]) + k_part[j];
-        if (i == 0 && u.x.summed.n) store_u4_tile<FORM, OUTPUT, G>(w, s, u, total);
+            for (int j = 0; j < 64; j++) total[j] = (fresh ? 0.0f : total[j]) + k_part[j];
+        }
+        if (i == 0 && u.x.summed.n)
+            store_u4_tile<FORM, OUTPUT, G>(w, s, u, ONE_K_PART ? k_part : total);
         add_k_line<FORM, G, N, true>(k_part, c, work.form, s, u);
         for (uint32_t j = 1; j < n_k_line; j++) {
             start_group<FORM, G, N>(c, work.form, s, u, 0);
@@ -415,7 +494,7 @@ static __device__ __forceinline__ struct u4_walk begin_walk(struct u4_stages<G> 
     return u;
 }
 
-template <enum form FORM, enum output OUTPUT, int G>
+template <enum form FORM, enum output OUTPUT, bool ONE_K_PART, int G>
 static __device__ __forceinline__ void consume(const struct u4_work &work, struct u4_stages<G> *s,
                                                int group)
 {
@@ -432,10 +511,14 @@ static __device__ __forceinline__ void consume(const struct u4_work &work, struc
         if (mine < t.n) out = t.first + mine;
         if (out >= 0 && FORM != FORM_PLAIN && !w.a.out_listed) out = w.a.rows[out];
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            if (t.n > GROUP_ROWS) {
-                sum_tile<FORM, OUTPUT, G, BM>(work, s, u, total, k_part);
+            if (FORM != FORM_PLAIN && t.n <= FEW_ROWS) {
+                sum_tile<FORM, OUTPUT, ONE_K_PART, G, FEW_ROWS>(work, s, u, total, k_part);
+            } else if (t.n <= GROUP_ROWS) {
+                sum_tile<FORM, OUTPUT, ONE_K_PART, G, GROUP_ROWS>(work, s, u, total, k_part);
+            } else if (FORM != FORM_PLAIN && t.n <= MORE_ROWS) {
+                sum_tile<FORM, OUTPUT, ONE_K_PART, G, MORE_ROWS>(work, s, u, total, k_part);
             } else {
-                sum_tile<FORM, OUTPUT, G, GROUP_ROWS>(work, s, u, total, k_part);
+                sum_tile<FORM, OUTPUT, ONE_K_PART, G, BM>(work, s, u, total, k_part);
             }
             u.x.summed = {out, col, min((uint32_t)BN, w.a.n - col * BN)};
         }
@@ -443,13 +526,13 @@ static __device__ __forceinline__ void consume(const struct u4_work &work, struc
     if (!u.x.summed.n) return;
 #pragma unroll
     for (int j = 0; j < 64; j++) {
-        total[j] = w.n_k_part == 1 ? k_part[j] : total[j] + k_part[j];
+        total[j] = ONE_K_PART || w.n_k_part == 1 ? k_part[j] : total[j] + k_part[j];
     }
     store_u4_tile<FORM, OUTPUT, G>(w, s, u, total);
     if (u.x.lane == 0) bulk_wait();
 }
 
-template <enum form FORM, enum output OUTPUT, int G>
+template <enum form FORM, enum output OUTPUT, bool ONE_K_PART, int G>
 __global__ void __launch_bounds__(THREADS, 1)
     product_u4_sm90_kernel(const __grid_constant__ struct u4_work u)
 {
@@ -460,7 +543,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         if (FORM != FORM_GATHER) tensor_map_prefetch(&u.w.in_map);
         for (int i = 0; i < u4_stages<G>::N_STAGE; i++) {
-            mbarrier_init(smem_address(&s->full[i]), 1 + GROUP_THREADS);
+            mbarrier_init(smem_address(&s->full[i]),
+                          1 + GROUP_THREADS + (FORM == FORM_GATHER ? GROUP_THREADS : 0));
             mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
         }
         feed_init(&s->feed, THREADS / WARP);
@@ -478,7 +562,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         produce<FORM, OUTPUT, G>(u.w, s);
     } else {
         registers_raise<CONSUMER_REGISTERS>();
-        consume<FORM, OUTPUT, G>(u, s, group - 1);
+        consume<FORM, OUTPUT, ONE_K_PART, G>(u, s, group - 1);
     }
 #endif
 }
@@ -487,22 +571,25 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 typedef void (*u4_kernel)(struct u4_work);
 
-template <enum form FORM, int G> static u4_kernel kernel_of(enum output output)
+/* But for experts' down, which has few K lines, one part of K is taken as one of several. */
+template <enum form FORM, int G> static u4_kernel kernel_of(enum output output, bool one_k_part)
 {
     switch (output) {
-    case OUTPUT_SWIGLU: return product_u4_sm90_kernel<FORM, OUTPUT_SWIGLU, G>;
-    case OUTPUT_BF16: return product_u4_sm90_kernel<FORM_LISTED, OUTPUT_BF16, G>;
-    case OUTPUT_QUERY: return product_u4_sm90_kernel<FORM_PLAIN, OUTPUT_QUERY, G>;
-    default: return product_u4_sm90_kernel<FORM, OUTPUT_FLOAT, G>;
+    case OUTPUT_SWIGLU: return product_u4_sm90_kernel<FORM, OUTPUT_SWIGLU, false, G>;
+    case OUTPUT_BF16:
+        return one_k_part ? product_u4_sm90_kernel<FORM_LISTED, OUTPUT_BF16, true, G>
+                          : product_u4_sm90_kernel<FORM_LISTED, OUTPUT_BF16, false, G>;
+    case OUTPUT_QUERY: return product_u4_sm90_kernel<FORM_PLAIN, OUTPUT_QUERY, false, G>;
+    default: return product_u4_sm90_kernel<FORM, OUTPUT_FLOAT, false, G>;
     }
 }
 
-template <int G> static u4_kernel find_kernel(enum form form, enum output output)
+template <int G> static u4_kernel find_kernel(enum form form, enum output output, bool one_k_part)
 {
     switch (form) {
-    case FORM_PLAIN: return kernel_of<FORM_PLAIN, G>(output);
-    case FORM_LISTED: return kernel_of<FORM_LISTED, G>(output);
-    default: return kernel_of<FORM_GATHER, G>(output);
+    case FORM_PLAIN: return kernel_of<FORM_PLAIN, G>(output, one_k_part);
+    case FORM_LISTED: return kernel_of<FORM_LISTED, G>(output, one_k_part);
+    default: return kernel_of<FORM_GATHER, G>(output, one_k_part);
     }
 }
 
@@ -518,15 +605,19 @@ cudaError_t product_u4_sm90(const struct product_args &a, uint32_t n_tile,
 {
     ASSERT(a.k % BK == 0 && a.n % 16 == 0 && a.out_stride % 4 == 0 && limits.n_sm > 0);
     ASSERT((uintptr_t)a.w % 16 == 0 && (uintptr_t)a.q % 16 == 0 && (uintptr_t)a.out % 16 == 0);
+    ASSERT(a.k / BK % ROW_LINES ||
+           ((uintptr_t)a.q_scale % 8 == 0 && (uintptr_t)a.input_sums % 8 == 0));
     ASSERT(product_u4_takes(a.pack) && (!a.tasks || (a.in_divisor > 0 && a.input_sums && a.feed)));
     struct u4_work u = {};
     uint32_t n_block;
     cudaError_t e = make_work(&u.w, &n_block, a, n_tile, limits.n_sm);
     if (e != cudaSuccess || !n_block) return e;
     u.form = u4_form_of(a.pack, a.tasks != NULL);
-    const bool one = a.pack.n_group == 1;
+    const enum form form = form_of(a);
+    const enum output output = output_of(a);
+    const bool one = a.pack.n_group == 1, one_k_part = u.w.n_k_part == 1;
     u4_kernel kernel =
-        one ? find_kernel<1>(form_of(a), output_of(a)) : find_kernel<2>(form_of(a), output_of(a));
+        one ? find_kernel<1>(form, output, one_k_part) : find_kernel<2>(form, output, one_k_part);
     const size_t n_byte = one ? sizeof(struct u4_stages<1>) : sizeof(struct u4_stages<2>);
     return gpu_launch({dim3(n_block), 1, THREADS, n_byte, true}, stream, kernel, u);
 }
@@ -535,10 +626,12 @@ template <int G> static cudaError_t init_kernels(void)
 {
     for (enum form form : {FORM_PLAIN, FORM_LISTED, FORM_GATHER}) {
         for (enum output output : {OUTPUT_FLOAT, OUTPUT_BF16, OUTPUT_SWIGLU, OUTPUT_QUERY}) {
-            cudaError_t e = cudaFuncSetAttribute(find_kernel<G>(form, output),
-                                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                 sizeof(struct u4_stages<G>));
-            if (e != cudaSuccess) return e;
+            for (bool one_k_part : {false, true}) {
+                cudaError_t e = cudaFuncSetAttribute(find_kernel<G>(form, output, one_k_part),
+                                                     cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                     sizeof(struct u4_stages<G>));
+                if (e != cudaSuccess) return e;
+            }
         }
     }
     return cudaSuccess;
