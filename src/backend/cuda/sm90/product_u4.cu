@@ -21,7 +21,8 @@
  * A thread's sums have their outputs along the warpgroup's 64 and rows across; what leaves a tile
  * (product_fp8_store.cuh) has a warp's 16 rows with all outputs. So a finished tile changes hands
  * in shared memory: every warp says at `cleared` that its rows there have been read, then all put
- * their sums to the rows they belong to, say so at `spread`, and each warp goes on with its 16. */
+ * their sums to the rows they belong to, say so at `spread`, and each warp goes on with its 16.
+ * Rows of bf16 change hands within a warpgroup, and leave it as halves, 32 a warp. */
 #include "backend/cuda/sm90/product_u4.cuh"
 
 #include "backend/cuda/sm90/product_fp8_store.cuh"
@@ -34,6 +35,7 @@ enum {
     FEW_ROWS = 32,  /* of an expert's last task, instead of GROUP_ROWS */
     MORE_ROWS = 96, /* instead of BM */
     HELD_BYTES = WARP_ROWS * PAIR_COLS * (int)sizeof(float),
+    HALF_ROW_BYTES = GROUP_ROWS * (int)sizeof(bf16),
 };
 static_assert((int)GROUP_THREADS == (int)BM, "a thread copies the scales of a row");
 static_assert((int)PACK4_ROWS == (int)GROUP_ROWS && (int)TILES == 2, "a warpgroup has a tile");
@@ -57,9 +59,9 @@ template <int G> struct alignas(ALIGN_BYTES) u4_stages {
     float in_sum[N_LINE][G][BM]; /* mapped: likewise */
     uint64_t full[N_STAGE];
     uint64_t empty[N_STAGE];
-    struct feed feed; /* mapped; all warps read */
-    uint64_t cleared;
-    uint64_t spread;
+    struct feed feed;    /* mapped; all warps read */
+    uint64_t cleared[2]; /* of all warps that multiply, or of a warpgroup's */
+    uint64_t spread[2];
     static_assert(packed_bytes<G>() % PIECE_BYTES == 0, "pieces");
 };
 static_assert(sizeof(struct u4_stages<1>) <= SHARED_MAX, "shared memory of a block");
@@ -228,6 +230,7 @@ struct u4_walk {
     uint32_t tile;
     uint32_t words;
     uint32_t row;
+    uint32_t n_row;  /* of the tile that is finished */
     uint32_t parity; /* of cleared and spread */
 };
 
@@ -407,21 +410,58 @@ static __device__ __forceinline__ void collect_sums(const struct walk &x, float 
     }
 }
 
-/* The same rounded to bf16, as store_rounded stages them. */
-template <int G>
-static __device__ __forceinline__ void
-spread_rounded(struct u4_stages<G> *s, const struct u4_walk &u, const float (&sum)[64])
+/* A warpgroup's outputs rounded to bf16, a row of 128 bytes behind the other: their pieces are
+ * permuted by the row. */
+static __device__ __forceinline__ void spread_rounded(uint8_t *rows, const struct u4_walk &u,
+                                                      const float (&sum)[64])
 {
     const uint32_t lane = u.x.lane, in = lane % 8;
-    const uint32_t piece = (u.tile * GROUP_ROWS + u.row - lane / 4) / 8 + lane / 8 % 2;
-    const uint32_t to = smem_address(s->out[0][0]) + (lane / 16 * 8 + in) * ROUNDED_ROW_BYTES +
-                        (piece ^ in) * PIECE_BYTES;
+    const uint32_t piece = (u.row - lane / 4) / 8 + lane / 8 % 2;
+    const uint32_t to =
+        smem_address(rows) + (lane / 16 * 8 + in) * HALF_ROW_BYTES + (piece ^ in) * PIECE_BYTES;
 #pragma unroll
     for (uint32_t j = 0; j < 16; j += 2) {
         const float *v = sum + 4 * j;
-        stmatrix_x4_turned(to + j / 2 * (uint32_t)sizeof s->out[0], pack_bf16(v[0], v[1]),
+        if (j * 8 >= u.n_row) break;
+        stmatrix_x4_turned(to + j * 8 * HALF_ROW_BYTES, pack_bf16(v[0], v[1]),
                            pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
     }
+}
+
+/* A warp's 32 rows of them to device memory, four an access. */
+static __device__ __forceinline__ void store_half_rows(const struct work &w, const uint8_t *rows,
+                                                       const struct u4_walk &u)
+{
+    enum { ROW_PIECES = HALF_ROW_BYTES / PIECE_BYTES, AT_ONCE = WARP / ROW_PIECES };
+    const uint32_t piece = u.x.lane % ROW_PIECES, first = u.x.lane / ROW_PIECES;
+    const uint32_t col = u.tile * GROUP_ROWS + piece * 8, warp = threadIdx.x / WARP % 4;
+    const bool inside = col < u.x.summed.n;
+    bf16 *const out = w.a.out_h + u.x.summed.col * BN + col;
+#pragma unroll
+    for (uint32_t i = 0; i < WARP / AT_ONCE; i++) {
+        const uint32_t r = warp * WARP + i * AT_ONCE + first;
+        if (warp * WARP + i * AT_ONCE >= u.n_row) break;
+        const int row = shfl(u.x.summed.row, (int)(r % WARP));
+        const uint4 v =
+            *(const uint4 *)(rows + r * HALF_ROW_BYTES + (piece ^ (r & 7)) * PIECE_BYTES);
+        if (row >= 0 && inside) *(uint4 *)(out + (size_t)row * w.a.out_stride) = v;
+    }
+}
+
+/* The same of bf16: each warpgroup for itself, since with few K lines both would go in step. */
+template <int G>
+static __device__ __forceinline__ void store_rounded_tile(const struct work &w,
+                                                          struct u4_stages<G> *s, struct u4_walk &u,
+                                                          const float (&sum)[64])
+{
+    uint8_t *const rows = s->out[u.tile * 4][0];
+    static_assert(BM * HALF_ROW_BYTES <= 4 * sizeof s->out[0], "a warpgroup's part of it");
+    meet(&s->cleared[u.tile], u);
+    spread_rounded(rows, u, sum);
+    meet(&s->spread[u.tile], u);
+    u.parity ^= 1;
+    store_half_rows(w, rows, u);
+    u.x.summed.n = 0;
 }
 
 /* A finished tile; sum is lost. */
@@ -430,20 +470,18 @@ static __device__ __forceinline__ void store_u4_tile(const struct work &w, struc
                                                      struct u4_walk &u, float (&sum)[64])
 {
     const bool boxed = OUTPUT == OUTPUT_FLOAT && FORM == FORM_PLAIN;
-    if (boxed && u.x.lane == 0) bulk_wait_read();
-    meet(&s->cleared, u);
     if (OUTPUT == OUTPUT_BF16) {
-        spread_rounded<G>(s, u, sum);
-    } else {
-        spread_sums<G>(s, u, sum);
+        store_rounded_tile<G>(w, s, u, sum);
+        return;
     }
+    if (boxed && u.x.lane == 0) bulk_wait_read();
+    meet(&s->cleared[0], u);
+    spread_sums<G>(s, u, sum);
     if (boxed) async_proxy_fence();
-    meet(&s->spread, u);
+    meet(&s->spread[0], u);
     u.parity ^= 1;
     if (OUTPUT == OUTPUT_FLOAT) {
         store_staged<FORM>(w, u.x);
-    } else if (OUTPUT == OUTPUT_BF16) {
-        store_staged_rounded(w, u.x);
     } else {
         collect_sums(u.x, sum);
         __syncwarp();
@@ -500,8 +538,10 @@ static __device__ __forceinline__ void consume(const struct u4_work &work, struc
 {
     const struct work &w = work.w;
     struct u4_walk u = begin_walk<G>(s, group);
-    const int mine =
-        group * GROUP_ROWS + (int)(threadIdx.x / WARP % 4 * WARP_ROWS) + (int)u.x.lane % WARP_ROWS;
+    const int warp = (int)threadIdx.x / WARP % 4, lane = (int)u.x.lane;
+    const int mine = OUTPUT == OUTPUT_BF16
+                         ? warp * WARP + lane
+                         : group * GROUP_ROWS + warp * WARP_ROWS + lane % WARP_ROWS;
     struct run_walk runs = begin_runs<FORM>(w);
     struct run r;
     float total[64] = {}, k_part[64] = {};
@@ -521,6 +561,7 @@ static __device__ __forceinline__ void consume(const struct u4_work &work, struc
                 sum_tile<FORM, OUTPUT, ONE_K_PART, G, BM>(work, s, u, total, k_part);
             }
             u.x.summed = {out, col, min((uint32_t)BN, w.a.n - col * BN)};
+            u.n_row = (uint32_t)t.n;
         }
     }
     if (!u.x.summed.n) return;
@@ -548,8 +589,11 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init(smem_address(&s->empty[i]), CONSUMER_WARPS);
         }
         feed_init(&s->feed, THREADS / WARP);
-        mbarrier_init(smem_address(&s->cleared), CONSUMER_WARPS);
-        mbarrier_init(smem_address(&s->spread), CONSUMER_WARPS);
+        for (int i = 0; i < 2; i++) {
+            const uint32_t n = OUTPUT == OUTPUT_BF16 ? CONSUMER_WARPS / 2 : CONSUMER_WARPS;
+            mbarrier_init(smem_address(&s->cleared[i]), n);
+            mbarrier_init(smem_address(&s->spread[i]), n);
+        }
         mbarrier_init_fence();
         async_proxy_fence();
     }
