@@ -317,6 +317,26 @@ bool cuda_topk_fits(uint32_t topk, uint32_t max_context)
     return n_span <= 1 || (topk <= TOPK_SPAN / 2 && n_span * topk <= TOPK_SPAN);
 }
 
+/* The rows that n_token tokens attend to; of a rank that has no token, nothing. */
+static fathom_err choose_rows(struct cuda_backend *c, const struct index_topk_args *a,
+                              struct score_args s, struct topk_args k, uint32_t n_token)
+{
+    const uint32_t max_context = a->batch->max_context;
+    s.n_token = n_token;
+    if (index_choose_takes(c, s, a->batch->n_request, max_context))
+        return index_choose(c, s, k, max_context, c->recording && !a->owned);
+    const uint64_t n_row = c->score_floats / s.stride;
+    const uint32_t room = n_row < SCORE90_TOKENS_MAX ? (uint32_t)n_row : SCORE90_TOKENS_MAX;
+    ASSERT(room > 0); /* else no token would be scored */
+    for (uint32_t t = 0; t < n_token; t += room) {
+        s.first_token = k.first_token = t;
+        s.n_token = n_token - t < room ? n_token - t : room;
+        TRY(run_scores(c, s, max_context));
+        TRY(run_topk(c, k, s.n_token, max_context));
+    }
+    return FATHOM_OK;
+}
+
 fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
 {
     struct cuda_backend *c = cuda_of(b);
@@ -351,19 +371,7 @@ fathom_err cuda_index_topk(struct backend *b, const struct index_topk_args *a)
     k.run = row_run(a->batch->n_token);
     k.rank = c->peers.rank;
     k.world = a->owned ? c->peers.world : 1;
-    const uint32_t n_token = rows.n_token, max_context = a->batch->max_context;
-    s.n_token = n_token;
-    if (index_choose_takes(c, s, a->batch->n_request, max_context))
-        return index_choose(c, s, k, max_context, c->recording && !a->owned);
-    const uint64_t n_row = c->score_floats / s.stride;
-    const uint32_t room = n_row < SCORE90_TOKENS_MAX ? (uint32_t)n_row : SCORE90_TOKENS_MAX;
-    ASSERT(room > 0); /* else no token would be scored */
-    for (uint32_t t = 0; t < n_token; t += room) {
-        s.first_token = k.first_token = t;
-        s.n_token = n_token - t < room ? n_token - t : room;
-        TRY(run_scores(c, s, max_context));
-        TRY(run_topk(c, k, s.n_token, max_context));
-    }
+    TRY(choose_rows(c, a, s, k, rows.n_token));
     if (!a->owned) return FATHOM_OK;
     const struct row_array selected[] = {{k.slots, k.topk * 4}, {k.counts, 4}};
     return cuda_spread(c, selected, 2, a->batch->n_token);

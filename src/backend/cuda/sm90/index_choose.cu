@@ -631,8 +631,8 @@ static uint32_t cluster_blocks(const struct sm90_limits &limits, uint32_t n_toke
 bool index_choose_takes(const struct cuda_backend *c, const struct score_args &s,
                         uint32_t n_request, uint32_t max_context)
 {
-    return c->sm90 && s.n_head == HEADS && s.kv.type != KV_TYPE_F32 && s.n_token <= TOKENS_MAX &&
-           s.n_token <= REQUEST_TOKENS * n_request &&
+    return c->sm90 && s.n_head == HEADS && s.kv.type != KV_TYPE_F32 && s.n_token >= 1 &&
+           s.n_token <= TOKENS_MAX && s.n_token <= REQUEST_TOKENS * n_request &&
            (uint64_t)s.n_token * s.stride <= c->score_floats &&
            cluster_blocks(c->limits, s.n_token, max_context) != 0;
 }
