@@ -89,7 +89,8 @@ int32_t cuda_expanded_end(const struct backend_config *c)
 {
     if (!c->index_n_head) return INT32_MAX;
     const uint64_t topk = c->index_topk;
-    return (int32_t)most(topk, least(EXPANDED_TOPK * topk, EXPANDED_SELECTED_MAX));
+    const uint64_t n = c->n_head < ATTEND_HEADS ? EXPANDED_TOPK_FEW_HEADS : EXPANDED_TOPK;
+    return (int32_t)most(topk, least(n * topk, EXPANDED_SELECTED_MAX));
 }
 
 /* The largest context always fits, with one head at least. */

@@ -35,8 +35,9 @@ enum {
 };
 
 /* Prompt rows that select are in expanded form as well, at positions below so many times index_topk
- * and below EXPANDED_SELECTED_MAX: masked (sm90/prompt_mask.cu). */
-enum { EXPANDED_TOPK = 4, EXPANDED_SELECTED_MAX = 16384 };
+ * and below EXPANDED_SELECTED_MAX: masked (sm90/prompt_mask.cu). With fewer than ATTEND_HEADS heads
+ * the absorbed form is slower. */
+enum { EXPANDED_TOPK = 4, EXPANDED_TOPK_FEW_HEADS = 8, EXPANDED_SELECTED_MAX = 16384 };
 
 /* How it is cut where heads are many (sm90/attend_heads.cu). */
 enum {
