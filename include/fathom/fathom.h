@@ -129,10 +129,10 @@ typedef struct fathom_request {
     uint64_t cache_salt;          /* cached pages are shared by requests of equal salt only */
     int32_t priority;      /* lower is earlier; other than 0 only with fathom_options.priorities */
     fathom_pages_of pages; /* of other servers */
-    bool has_lane;   /* it goes to this lane, below fathom_info.n_lane, not where the engine */
-    uint32_t lane;   /* would send it */
-    uint32_t tenant; /* whose it is: waiting requests of different tenants take turns */
-    void *user;      /* comes back in every event */
+    bool has_lane;         /* it goes to one of these lanes, below fathom_info.n_lane, that is */
+    uint32_t lane, n_lane; /* the best of them: the first, and how many; 0: 1 */
+    uint32_t tenant;       /* whose it is: waiting requests of different tenants take turns */
+    void *user;            /* comes back in every event */
 } fathom_request;
 
 /* fathom_submit - queue a request; everything is copied but the state of the constraint

@@ -73,6 +73,14 @@ typedef struct fathom_transfer {
     uint32_t n_peer;
 } fathom_transfer;
 
+/* What another host than host 0 knows of host 0. */
+typedef struct fathom_host_0 {
+    const char *host; /* its address; NULL: this host has not joined it, and */
+    const char *why;  /* why not */
+    uint16_t inner_port;
+    const uint64_t *inner_key; /* [2] */
+} fathom_host_0;
+
 /* Hosts that compute one model together (docs/hosts.md). */
 typedef struct fathom_hosts {
     uint32_t n_node;     /* 2 to 64 */
@@ -82,6 +90,14 @@ typedef struct fathom_hosts {
     bool by_pmix;        /* host 0 tells the others where it is, by the launcher of all */
     bool has_token;      /* without one, hosts of this machine only, or that launcher's */
     uint64_t token[2];
+    /* requests come to each host, for the lanes that it has; all hosts say the same */
+    bool all_serve;
+    /* with it, of host 0: where it takes those of the other hosts, and the key that they bring */
+    uint16_t inner_port;
+    uint64_t inner_key[2];
+    /* called by fathom_follow when host 0 is joined, and when it is lost; NULL: nobody asks */
+    void (*on_host_0)(void *arg, const fathom_host_0 *h);
+    void *on_host_0_arg;
     /* of another host than host 0: once it can be read, that host ends when host 0 does, at latest
      * after so long, and at once while it has not joined; 0: none. The caller's */
     int end_fd;

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/host_pass.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -20,10 +21,13 @@
 #include "cli/signals.h"
 #include "cli/tls_files.h"
 #include "fathom/follow.h"
+#include "router/router.h"
 #include "server/key_ring.h"
 #include "server/server.h"
 
 enum {
+    HTTP_THREADS = 2,       /* of a host that hands requests on */
+    LAST_WORDS_MS = 5000,   /* for clients of such a host to read the ends of their answers */
     INSIST_MS = 1500,       /* from the second signal to the end, whatever runs */
     HOST_0_ENDS_MS = 10000, /* from the end of host 0's drain to its end, had it the signal later */
 };
@@ -157,25 +161,64 @@ static void take_hosts(struct serve_setup *p, fathom_options *eo, const struct s
                               .address = s->master_addr,
                               .port = (uint16_t)s->master_port,
                               .by_pmix = s->by_pmix,
+                              .all_serve = s->all_serve,
                               .has_token = token.is_set,
                               .token = {token.key.lo, token.key.hi}};
     eo->hosts = &p->hosts;
+}
+
+/* Where host 0 takes what clients of the other hosts ask. */
+static void take_inner_port(struct server_options *o, const struct settings *s)
+{
+    if (!s->all_serve) return;
+    o->n_host = (uint32_t)s->nnodes;
+    if (!s->by_pmix) {
+        o->inner_host = s->master_addr;
+        o->inner_port = s->master_port < UINT16_MAX ? (uint16_t)(s->master_port + 1) : 0;
+    }
+    o->inner_key[0] = rng_entropy();
+    o->inner_key[1] = rng_entropy();
 }
 
 /* Another host than host 0. */
 struct following {
     struct signal_taker signals;
     int end_fd;
+    struct router *router; /* of a host that serves; else NULL */
+    const struct settings *settings;
+    uint64_t start_us; /* 0: that it is ready has been told */
 };
+
+/* Of a port with TLS. One that cannot be had stays as it was. */
+static void reload_certificate(const struct following *f)
+{
+    struct tls_files files = {0};
+    struct tls_setup setup = {0};
+    fathom_diag d = {{0}};
+    if (!f->router || !f->settings->ssl_certfile) return;
+    fathom_err err = tls_files_read(&files, &setup, f->settings, &d);
+    const struct tls_texts texts = {setup.certificate, setup.key, setup.client_ca};
+    if (!err) err = router_set_certificates(f->router, &texts, &d);
+    if (err)
+        LOG_ERROR("server", "reload: %s; the TLS certificate stays as it was", d.text);
+    else
+        LOG_INFO("server", "reloaded: the TLS certificate");
+    tls_files_free(&files);
+}
 
 /* Host 0 has got the same signal: its requests may finish. */
 static void end_with_host_0(void *arg, int number)
 {
     const struct following *f = arg;
     const uint64_t one = 1;
-    if (number == SIGHUP || number == SIGUSR1) return;
+    if (number == SIGUSR1) return;
     if (number == SIGQUIT) signal_die(number);
+    if (number == SIGHUP) {
+        reload_certificate(f);
+        return;
+    }
     fprintf(stderr, "fathom: this host ends with host 0, a second signal ends it now\n");
+    if (f->router) router_drain(f->router);
     (void)!write(f->end_fd, &one, sizeof one);
 }
 
@@ -186,17 +229,73 @@ static void listen_once_loaded(void *arg)
     signal_taker_listen(&f->signals, end_with_host_0, f);
 }
 
+/* Host 0 is joined, or lost. */
+static void turn_to_host_0(void *arg, const fathom_host_0 *h)
+{
+    struct following *f = arg;
+    char url[LIMIT_PATH_BYTES], pass[HOST_PASS_BYTES];
+    fathom_diag d = {{0}};
+    fathom_err err;
+    if (h->host) {
+        const char *form = strchr(h->host, ':') ? "http://[%s]:%u" : "http://%s:%u";
+        (void)snprintf(url, sizeof url, form, h->host, h->inner_port);
+        host_pass_write(pass, (uint32_t)f->settings->node_rank, h->inner_key);
+        err = router_follow(f->router, url, pass, &d);
+        if (f->start_us)
+            print_row("ready", "after %.2f s", (double)(clock_now_us() - f->start_us) / 1e6);
+        f->start_us = 0;
+    } else {
+        err = router_follow(f->router, NULL, h->why, &d);
+    }
+    if (err) LOG_ERROR("server", "requests cannot be handed on to host 0: %s", d.text);
+}
+
+/* The port of another host than host 0, of which all that it takes goes there. */
+static fathom_err open_port(struct following *f, struct serve_setup *setup,
+                            const struct settings *s, fathom_diag *d)
+{
+    struct router_options o = {.host = s->host ? s->host : "127.0.0.1",
+                               .port = (uint16_t)s->port,
+                               .allowed_hosts = s->allowed_hosts.items,
+                               .n_allowed_host = s->allowed_hosts.n,
+                               .policy = CHOICE_ROUND_ROBIN,
+                               .look_ms = 1000,
+                               .max_connections = (uint32_t)s->max_connections,
+                               .n_http_thread = HTTP_THREADS,
+                               .drain_timeout_ms = LAST_WORDS_MS,
+                               .is_host = true};
+    char base[LIMIT_PATH_BYTES];
+    TRY(tls_files_read(&setup->tls, &o.tls, s, d));
+    TRY(router_open(&f->router, &o, d));
+    bool is_any = print_url(base, sizeof base, o.tls.certificate ? "https" : "http", o.host,
+                            router_port(f->router));
+    print_row("address", "%s/v1%s", base, is_any ? " and every other address of this host" : "");
+    return FATHOM_OK;
+}
+
+/* Host 0 has said all: what of it clients have not read may still leave. */
+static void close_port(struct router *router)
+{
+    if (!router) return;
+    router_stop(router);
+    router_run(router);
+    router_close(router);
+}
+
 static fathom_err follow(const struct invocation *v, fathom_diag *d)
 {
     struct serve_setup setup = {0};
     struct text_model text = {0};
-    struct following f = {.end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    struct following f = {.end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                          .settings = v->settings,
+                          .start_us = clock_now_us()};
     fathom_options eo;
     if (f.end_fd < 0) FAIL(d, FATHOM_EIO, "no descriptor for signals");
     if (!v->settings->allow_core_dumps) os_forbid_core_dumps();
     fathom_err err = signal_taker_start(&f.signals, SIGNALS_SERVER, d);
     signal_taker_insist(&f.signals, INSIST_MS);
     signal_taker_note(&f.signals, "host 0, which goes on,");
+    if (!err && v->settings->all_serve) err = open_port(&f, &setup, v->settings, d);
     if (!err) err = text_model_open(&text, v->model, v->settings, d);
     if (!err) {
         engine_options(&eo, v->settings, v->model);
@@ -206,12 +305,16 @@ static fathom_err follow(const struct invocation *v, fathom_diag *d)
         setup.hosts.end_after_ms = (uint32_t)(1000 * v->settings->drain_timeout) + HOST_0_ENDS_MS;
         setup.hosts.on_loaded = listen_once_loaded;
         setup.hosts.on_loaded_arg = &f;
+        if (f.router) setup.hosts.on_host_0 = turn_to_host_0;
+        setup.hosts.on_host_0_arg = &f;
         err = fathom_follow(&eo, d);
         if (err == FATHOM_ECANCEL) err = FATHOM_OK;
     }
     signal_taker_end(&f.signals);
+    close_port(f.router);
     (void)close(f.end_fd);
     text_model_close(&text);
+    free_setup(&setup);
     return err;
 }
 
@@ -333,10 +436,12 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     fathom_options eo;
     fathom_err err;
     bool stuck;
-    if (v->settings->headless && !v->settings->dry_run) return follow(v, d);
+    const bool leads = v->settings->nnodes <= 1 || v->settings->node_rank == 0;
+    if (!leads && !v->settings->dry_run) return follow(v, d);
     if (!v->settings->allow_core_dumps) os_forbid_core_dumps();
     TRY_GOTO(signal_taker_start(&signals, SIGNALS_SERVER, d), done);
     TRY_GOTO(read_setup(&setup, v, d), done);
+    take_inner_port(&setup.options, v->settings);
     if (!v->settings->dry_run) TRY_GOTO(server_claim_make(&claim, &setup.options, d), done);
     setup.options.claim = claim;
     TRY_GOTO(text_model_open(&text, v->model, v->settings, d), done);
@@ -349,6 +454,8 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     eo.n_vocab_used = text.n_vocab_used;
     take_transfer(&setup, &eo, v->settings);
     take_hosts(&setup, &eo, v->settings);
+    setup.hosts.inner_port = server_claim_inner_port(claim);
+    memcpy(setup.hosts.inner_key, setup.options.inner_key, sizeof setup.hosts.inner_key);
     TRY_GOTO(engine_open(&engine, &eo, d), done);
     print_engine(fathom_get_info(engine), &setup.options);
     TRY_GOTO(server_create(&server, &setup.options, engine, text.tokenizer, &text.style, d), done);

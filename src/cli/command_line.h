@@ -152,6 +152,10 @@ struct settings {
     const char *load_format;
     int64_t tensor_parallel_size, pipeline_parallel_size;
     int64_t data_parallel_size, data_parallel_size_local; /* of the latter 0: not given */
+    int64_t data_parallel_rank, data_parallel_start_rank; /* -1: not given */
+    const char *data_parallel_address, *data_parallel_rpc_port;
+    bool data_parallel_hybrid_lb, data_parallel_external_lb;
+    bool all_serve; /* each of several hosts has a port for its ranks, as one of these has said */
     bool enable_expert_parallel;
     int64_t share_prompts;
     const char *layout; /* NULL: not given; of the next, 0 */
@@ -212,12 +216,9 @@ struct settings {
     const char *api_key_file;
     const char *prefix_cache_sharing;
     const char *admin_socket;
-    const char *ssl_certfile;
-    const char *ssl_keyfile;
-    const char *ssl_ca_certs;
-    const char *ssl_cert_reqs;
-    const char *ssl_ciphers;
-    const char *ssl_min_version;
+    const char *ssl_certfile, *ssl_keyfile;
+    const char *ssl_ca_certs, *ssl_cert_reqs;
+    const char *ssl_ciphers, *ssl_min_version;
     bool open_metrics;
     bool tokenizer_info;
     bool disable_fastapi_docs;
@@ -233,8 +234,7 @@ struct settings {
     int64_t max_stored_responses; /* 0: none are kept */
     int64_t max_stored_response_bytes;
     double stored_response_ttl; /* seconds */
-    bool enable_log_requests;
-    bool disable_log_requests;
+    bool enable_log_requests, disable_log_requests;
     bool disable_uvicorn_access_log;
     const char *access_log; /* NULL: none */
     bool allow_core_dumps;

@@ -14,9 +14,9 @@ void option_heed_origin(struct option_walk *w, const struct option *o)
         [LAUNCHER_ADDRESS] = offsetof(struct settings, master_addr),
         [LAUNCHER_PORT] = offsetof(struct settings, master_port),
     };
-    for (enum launcher_flag f = 0; w->launcher && f < LAUNCHER_FLAGS; f++) {
+    for (enum launcher_flag f = 0; f < LAUNCHER_FLAGS; f++) {
         if (o->field != fields[f]) continue;
-        bool is_launchers = w->origin && w->origin == w->launcher->words[f].variable;
+        bool is_launchers = w->launcher && w->origin && w->origin == w->launcher->words[f].variable;
         w->told |= 1u << f;
         w->followed = is_launchers ? w->followed | 1u << f : w->followed & ~(1u << f);
     }
@@ -72,6 +72,6 @@ fathom_err option_follow_launcher(struct option_walk *w)
              "%s tells of %lld hosts and not where host 0 is: give --master-addr, or MASTER_ADDR",
              l->name, (long long)s->nnodes);
     }
-    if (has_rank && s->node_rank > 0) s->headless = true;
+    if (has_rank && s->node_rank > 0 && !s->all_serve) s->headless = true;
     return note_taken(w);
 }

@@ -47,9 +47,6 @@ enum {
 #define ONE_RANK                                                                                   \
     "only --tensor-parallel-size, --pipeline-parallel-size and --data-parallel-size cut a model: " \
     "leave the flag out or give 1"
-#define RANK_THREADS                                                                               \
-    "one process has all ranks of --data-parallel-size, and gives each its requests: start it "    \
-    "once, without this flag"
 
 const struct option option_table[] = {
     /* ---- model ---- */
@@ -656,131 +653,7 @@ const struct option option_table[] = {
 
 #include "cli/option_bench.inc"
 
-    /* ---- more than one device ---- */
-    {"tensor-parallel-size", "-tp", "N", "1",
-     "ranks that share every layer: GPUs of this host, or groups of --threads",
-     .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL,
-     .commands = PLANNED | ON(EVALUATE), .field = FIELD(tensor_parallel_size), USE},
-    {"devices", NULL, "LIST", NULL,
-     "GPUs by index, one for each rank that runs here, with commas between: 3; default: rank i has "
-     "GPU i",
-     .kind = OPTION_TEXT, .group = GROUP_PARALLEL, .commands = PLANNED | SCORED,
-     .field = FIELD(devices), USE},
-    {"device-ids", NULL, "LIST", NULL, "the same as --devices", .kind = OPTION_TEXT,
-     .group = GROUP_PARALLEL, .commands = PLANNED | SCORED, .field = FIELD(devices), USE},
-    {"rank-slice", NULL, "R", "-1",
-     "benchmark mode: load what rank R of --tensor-parallel-size holds and run it by itself, "
-     "collectives left out: times are one rank's, outputs mean nothing",
-     .kind = OPTION_COUNT, .lo = -1, .hi = 1023, .group = GROUP_PARALLEL, .commands = PLANNED,
-     .field = FIELD(rank_slice), USE},
-    {"pipeline-parallel-size", "-pp", "N", "1",
-     "stages that share the list of layers, of --tensor-parallel-size ranks each "
-     "(docs/parallel.md)",
-     .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
-     .field = FIELD(pipeline_parallel_size), USE},
-    {"data-parallel-size", "-dp", "N", "1",
-     "ranks that each have requests of their own, with --max-num-seqs, --max-num-batched-tokens "
-     "and a cache for each; of --tensor-parallel-size N as many groups of N ranks; needs "
-     "--enable-expert-parallel",
-     .kind = OPTION_COUNT, .lo = 1, .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
-     .field = FIELD(data_parallel_size), USE},
-    {"data-parallel-size-local", "-dpl", "N", "0",
-     "of these, ranks on this host: all of them; 0: not given", .kind = OPTION_COUNT, .lo = 0,
-     .hi = 1024, .group = GROUP_PARALLEL, .commands = PLANNED,
-     .field = FIELD(data_parallel_size_local), USE},
-    {"data-parallel-rank", "-dpn", "N", "0", "number of this rank", ANY_COUNT, PARALLEL,
-     REFUSE("0", RANK_THREADS)},
-    {"data-parallel-address", "-dpa", "HOST", NULL, "host of rank 0", .kind = OPTION_TEXT, PARALLEL,
-     NOTE(NULL, "ranks of --data-parallel-size are threads of one process")},
-    {"data-parallel-rpc-port", "-dpp", "N", NULL, "port of rank 0", ANY_COUNT, PARALLEL,
-     NOTE(NULL, "ranks of --data-parallel-size are threads of one process")},
-    {"enable-expert-parallel", "-ep", NULL, NULL, "each routed expert whole on one of the ranks",
-     .kind = OPTION_FLAG, .group = GROUP_PARALLEL, .commands = PLANNED,
-     .field = FIELD(enable_expert_parallel), USE},
-    {"share-prompts", NULL, "N", "0",
-     "prompt tokens for each rank of --data-parallel-size from which on all ranks compute a prompt "
-     "together while they have little of their own; 0: 256; -1: a prompt stays on its rank",
-     .kind = OPTION_COUNT, .lo = -1, .hi = 1 << 24, .group = GROUP_PARALLEL, .commands = PLANNED,
-     .field = FIELD(share_prompts), USE},
-    {"layout", NULL, "NAME", NULL,
-     "how a model is cut over --ranks; latency: as --tensor-parallel-size; throughput: as "
-     "--data-parallel-size --enable-expert-parallel; auto: the one of which more tokens a second "
-     "are predicted for the load (fathom plan shows both)",
-     .kind = OPTION_CHOICE, .choices = "auto|latency|throughput", .group = GROUP_PARALLEL,
-     .commands = LAID_OUT, .field = FIELD(layout), USE},
-    {"ranks", NULL, "N", "0",
-     "ranks of --layout; 0: the GPUs of --devices, else all; on a CPU it has to be given",
-     .kind = OPTION_COUNT, .hi = 1024, .group = GROUP_PARALLEL, .commands = LAID_OUT,
-     .field = FIELD(ranks), USE},
-    {"concurrency", NULL, "N", "0",
-     "the load that layouts are compared for: requests at once; also makes --max-num-seqs where "
-     "that is not given; 0: --max-num-seqs",
-     .kind = OPTION_COUNT, .hi = 1e6, .group = GROUP_PARALLEL, .commands = LAID_OUT,
-     .field = FIELD(load_concurrency), USE},
-    {"input-len", NULL, "N", "0", "and tokens of each prompt; 0: 1024", .kind = OPTION_COUNT,
-     .hi = 1 << 24, .group = GROUP_PARALLEL, .commands = LAID_OUT, .field = FIELD(load_input_len),
-     USE},
-    {"output-len", NULL, "N", "0", "and of each answer; 0: 256", .kind = OPTION_COUNT,
-     .hi = 1 << 24, .group = GROUP_PARALLEL, .commands = LAID_OUT, .field = FIELD(load_output_len),
-     USE},
-    {"distributed-executor-backend", NULL, "NAME", "mp",
-     "how ranks are started: as threads; ray is refused with the lines that start the hosts",
-     .kind = OPTION_CHOICE, .choices = "mp|uni|ray", .refused = "external_launcher",
-     .reason = "ranks are threads of this process; leave the flag out or give mp",
-     .group = GROUP_PARALLEL, .commands = SERVE, .field = FIELD(executor), USE},
-    {"distributed-executor-backend", NULL, "NAME", "mp", "how ranks are started",
-     .kind = OPTION_TEXT, ALONE,
-     REFUSE("mp|uni", "ranks are threads of this process, and " SERVED_HOSTS)},
-    {"decode-context-parallel-size", "-dcp", "N", "1", "ranks that share a context", ANY_COUNT,
-     PARALLEL, REFUSE("1", ONE_RANK)},
-    {"data-parallel-start-rank", "-dpr", "N", "0", "first rank of this host", ANY_COUNT, PARALLEL,
-     REFUSE("0", RANK_THREADS)},
-    {"data-parallel-backend", "-dpb", "NAME", "mp", "how hosts are joined", .kind = OPTION_TEXT,
-     PARALLEL, REFUSE("mp", "ranks are threads of this process; leave the flag out or give mp")},
-    {"data-parallel-hybrid-lb", "-dph", NULL, NULL, "a load balancer on each host",
-     .kind = OPTION_FLAG, PARALLEL, REFUSE("false", RANK_THREADS)},
-    {"data-parallel-external-lb", "-dpe", NULL, NULL, "a load balancer before the ranks",
-     .kind = OPTION_FLAG, PARALLEL, REFUSE("false", RANK_THREADS)},
-    {"nnodes", "-n", "N", "1",
-     "hosts that share the ranks of --tensor-parallel-size or --data-parallel-size, or the stages "
-     "of --pipeline-parallel-size (docs/hosts.md)",
-     .kind = OPTION_COUNT, .lo = 1, .hi = 64, .group = GROUP_PARALLEL, .commands = SERVE,
-     .field = FIELD(nnodes), USE},
-    {"node-rank", "-r", "N", "0", "number of this host; host 0 serves, the others are --headless",
-     .kind = OPTION_COUNT, .lo = 0, .hi = 63, .group = GROUP_PARALLEL, .commands = SERVE,
-     .field = FIELD(node_rank), USE},
-    {"master-addr", NULL, "HOST", "127.0.0.1",
-     "address of host 0, on which it listens; under a launcher with PMIx not needed",
-     .kind = OPTION_TEXT, .group = GROUP_PARALLEL, .commands = SERVE, .field = FIELD(master_addr),
-     USE},
-    {"master-port", NULL, "N", "29501", "and its port", .kind = OPTION_COUNT, .lo = 1, .hi = 65535,
-     .group = GROUP_PARALLEL, .commands = SERVE, .field = FIELD(master_port), USE},
-    {"headless", NULL, NULL, NULL, "compute for host 0, without HTTP: for every host but that one",
-     .kind = OPTION_FLAG, .group = GROUP_PARALLEL, .commands = SERVE, .field = FIELD(headless),
-     USE},
-    {"cluster-token", NULL, "TOKEN", NULL,
-     "that all hosts know, needed but on one machine; best given as FATHOM_CLUSTER_TOKEN",
-     .kind = OPTION_TEXT, .secret = true, .group = GROUP_PARALLEL, .commands = SERVE,
-     .field = FIELD(cluster_token), USE},
-    {"nnodes", "-n", "N", "1", "hosts", ANY_COUNT, ALONE, REFUSE("1", SERVED_HOSTS)},
-    {"node-rank", "-r", "N", "0", "number of this host", ANY_COUNT, ALONE,
-     REFUSE("0", SERVED_HOSTS)},
-    {"master-addr", NULL, "HOST", NULL, "host 0", .kind = OPTION_TEXT, ALONE,
-     REFUSE(NULL, SERVED_HOSTS)},
-    {"master-port", NULL, "N", NULL, "port of host 0", ANY_COUNT, ALONE,
-     REFUSE(NULL, SERVED_HOSTS)},
-    {"headless", NULL, NULL, NULL, "an engine without HTTP", .kind = OPTION_FLAG, ALONE,
-     REFUSE("false", SERVED_HOSTS)},
-    {"all2all-backend", NULL, "NAME", NULL, "how tokens reach experts", .kind = OPTION_TEXT,
-     PARALLEL, NOTE(NULL, "there is one way")},
-    {"enable-eplb", NULL, NULL, NULL, "move experts between ranks", .kind = OPTION_FLAG, PARALLEL,
-     REFUSE("false", "experts stay on the rank that has loaded them: leave the flag out")},
-    {"eplb-config", NULL, "JSON", NULL, "how experts are moved", .kind = OPTION_JSON, PARALLEL,
-     REFUSE(NULL, "experts stay on the rank that has loaded them: leave the flag out")},
-    {"enable-dbo", NULL, NULL, NULL, "overlap two halves of a batch", .kind = OPTION_FLAG, PARALLEL,
-     NOTE("false", "one rank does not wait for others")},
-    {"kv-events-config", NULL, "JSON", NULL, "tell others what is cached", .kind = OPTION_JSON,
-     PARALLEL, REFUSE(NULL, "this build does not publish events of the cache: leave it out")},
+#include "cli/option_parallel.inc"
 
 #include "cli/option_sglang.inc"
 

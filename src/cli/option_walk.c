@@ -225,7 +225,7 @@ static fathom_err check_hosts(struct option_walk *w)
         FAIL(w->diag, FATHOM_EINVAL, "--node-rank %lld of --nnodes %lld: needed is a rank below it",
              (long long)s->node_rank, (long long)s->nnodes);
     }
-    if (s->nnodes > 1 && s->headless != (s->node_rank > 0)) {
+    if (s->nnodes > 1 && !s->all_serve && s->headless != (s->node_rank > 0)) {
         FAIL(w->diag, FATHOM_EINVAL,
              s->headless ? "--headless: host 0 serves: give it to the other hosts"
                          : "--node-rank %lld: host 0 serves, give --headless too",
@@ -422,6 +422,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     if (!s->help) TRY_GOTO(check_tokenizer(&w), done);
     if (!s->help) TRY_GOTO(check_batch(&w), done);
     if (!s->help) TRY_GOTO(check_executor(&w), done);
+    if (!s->help) TRY_GOTO(option_take_ranks(&w), done);
     if (!s->help) TRY_GOTO(check_ranks(&w), done);
     if (!s->help) TRY_GOTO(option_follow_launcher(&w), done);
     if (!s->help) TRY_GOTO(check_hosts(&w), done);

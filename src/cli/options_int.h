@@ -64,6 +64,12 @@ void option_heed_origin(struct option_walk *w, const struct option *o);
  * Errors  EINVAL: it starts hosts as no host can be, or does not tell where host 0 is; ENOMEM. */
 fathom_err option_follow_launcher(struct option_walk *w);
 
+/* option_take_ranks - what vLLM's flags of single data-parallel ranks say of hosts: --nnodes,
+ * --node-rank, --master-addr, --master-port, where nobody has given them, and settings->all_serve
+ * Errors  EINVAL: ranks that are no host's, or another host's, a port for each of hosts that have
+ *         none; ENOMEM. */
+fathom_err option_take_ranks(struct option_walk *w);
+
 /* option_take_sglang - SGLang's flags that are no option alone, put into those that they mean
  * Errors  EINVAL: an address that is none, two flags that say the same; ENOMEM. */
 fathom_err option_take_sglang(struct option_walk *w);

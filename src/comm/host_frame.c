@@ -30,7 +30,7 @@ static bool bounds_of(uint32_t type, uint32_t work_max, uint32_t *min, uint32_t 
     case HOST_REFUSE:
     case HOST_LEAVE: *max = HOST_TEXT_MAX; return true;
     case HOST_PROOF: *min = *max = HOST_MAC_BYTES; return true;
-    case HOST_READY:
+    case HOST_READY: *min = *max = HOST_READY_BYTES; return true;
     case HOST_GO:
     case HOST_BEAT: return true;
     case HOST_WORK:
@@ -117,4 +117,17 @@ fathom_err host_hello_read(struct host_hello *out, const unsigned char bytes[HOS
     while (n < HOST_BUILD_BYTES && out->build[n] >= ' ' && out->build[n] <= '~') n++;
     if (n > 0 && n < HOST_BUILD_BYTES && out->build[n] == '\0') return FATHOM_OK;
     FAIL(d, FATHOM_EFORMAT, "a greeting with a build that is no text");
+}
+
+void inner_port_write(unsigned char out[HOST_READY_BYTES], const struct inner_port *p)
+{
+    put(out, p->port, 2);
+    put(out + 2, p->key[0], 8);
+    put(out + 10, p->key[1], 8);
+}
+
+void inner_port_read(struct inner_port *out, const unsigned char bytes[HOST_READY_BYTES])
+{
+    *out = (struct inner_port){.port = (uint16_t)get(bytes, 2),
+                               .key = {get(bytes + 2, 8), get(bytes + 10, 8)}};
 }

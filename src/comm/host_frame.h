@@ -7,7 +7,7 @@
  *
  *   host r                                    host 0
  *   HELLO  who it is, a nonce                 WELCOME who it is, a nonce, a MAC; or REFUSE: why
- *   PROOF  its MAC                            READY; or REFUSE
+ *   PROOF  its MAC                            READY  its inner port; or REFUSE
  *                                             GO: all are there, of a new generation
  *   BEAT   every second                       BEAT, in answer
  *   LEAVE  why                                LEAVE: why
@@ -40,11 +40,12 @@ enum host_frame_type {
 
 enum {
     HOST_FRAME_BYTES = 24,
-    HOST_VERSION = 2, /* changes when any byte changes its meaning */
+    HOST_VERSION = 3, /* changes when any byte changes its meaning */
     HOST_TEXT_MAX = 512,
     HOST_BUILD_BYTES = 32,
     HOST_NONCE_BYTES = 16,
     HOST_MAC_BYTES = 16,
+    HOST_READY_BYTES = 18,
     HOSTS_MAX = 64,
 };
 
@@ -86,5 +87,15 @@ enum { HOST_HELLO_BYTES = 32 + 96 + HOST_NONCE_BYTES + HOST_BUILD_BYTES };
 void host_hello_write(unsigned char out[HOST_HELLO_BYTES], const struct host_hello *h);
 fathom_err host_hello_read(struct host_hello *out, const unsigned char bytes[HOST_HELLO_BYTES],
                            fathom_diag *d);
+
+/* Where host 0 takes requests that other hosts have got for their lanes: the body of READY. */
+struct inner_port {
+    uint16_t port;   /* at host 0's address; 0: it takes none */
+    uint64_t key[2]; /* which each request brings */
+};
+
+/* inner_port_write, inner_port_read - any bytes are one */
+void inner_port_write(unsigned char out[HOST_READY_BYTES], const struct inner_port *p);
+void inner_port_read(struct inner_port *out, const unsigned char bytes[HOST_READY_BYTES]);
 
 #endif

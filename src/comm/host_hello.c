@@ -60,7 +60,7 @@ static fathom_err expect(struct page_link *l, enum host_frame_type type, void *b
         FAIL(d, FATHOM_EFORMAT, "a frame of type %d came, needed is one of type %d", (int)f.type,
              (int)type);
     }
-    return n_body > 0 ? l->ops->receive(l, body, n_body, deadline_us, d) : FATHOM_OK;
+    return l->ops->receive(l, body, n_body, deadline_us, d);
 }
 
 static void describe(struct host_hello *out, const struct host_self *self, uint64_t session,
@@ -152,11 +152,12 @@ static bool is_same(const unsigned char *a, const unsigned char *b)
 }
 
 fathom_err host_greet(struct page_link *l, const struct host_self *self, uint64_t session,
-                      enum host_lane lane, uint64_t deadline_us, fathom_diag *d)
+                      enum host_lane lane, struct inner_port *inner, uint64_t deadline_us,
+                      fathom_diag *d)
 {
     struct host_hello mine, peer;
     unsigned char hello[HOST_HELLO_BYTES], welcome[HOST_HELLO_BYTES + HOST_MAC_BYTES];
-    unsigned char mac[HOST_MAC_BYTES];
+    unsigned char mac[HOST_MAC_BYTES], ready[HOST_READY_BYTES];
     describe(&mine, self, session, lane);
     host_hello_write(hello, &mine);
     const struct link_part said = {hello, sizeof hello};
@@ -171,7 +172,9 @@ fathom_err host_greet(struct page_link *l, const struct host_self *self, uint64_
     write_mac(mac, &self->token, 'D', hello, welcome);
     const struct link_part proof = {mac, sizeof mac};
     TRY(host_send_frame(l, HOST_PROOF, 0, &proof, 1, deadline_us, d));
-    return expect(l, HOST_READY, NULL, 0, deadline_us, d);
+    TRY(expect(l, HOST_READY, ready, sizeof ready, deadline_us, d));
+    inner_port_read(inner, ready);
+    return FATHOM_OK;
 }
 
 /* WELCOME, and the proof of the other side. */
@@ -198,13 +201,17 @@ fathom_err host_answer_greeting(struct page_link *l, const struct host_self *sel
                                 struct host_hello *peer, host_admit *admit, void *arg,
                                 uint64_t deadline_us, fathom_diag *d)
 {
-    unsigned char hello[HOST_HELLO_BYTES];
+    unsigned char hello[HOST_HELLO_BYTES], ready[HOST_READY_BYTES];
     fathom_diag why = {{0}};
     TRY(expect(l, HOST_HELLO, hello, sizeof hello, deadline_us, d));
     TRY(host_hello_read(peer, hello, d));
     fathom_err err = prove(l, self, peer, hello, deadline_us, &why);
     if (!err && admit) err = admit(arg, peer, &why);
-    if (!err) return host_send_frame(l, HOST_READY, 0, NULL, 0, deadline_us, d);
+    if (!err) {
+        inner_port_write(ready, &self->inner);
+        const struct link_part body = {ready, sizeof ready};
+        return host_send_frame(l, HOST_READY, 0, &body, 1, deadline_us, d);
+    }
     if (err == FATHOM_EMISMATCH || err == FATHOM_EBUSY) {
         const size_t n = strnlen(why.text, HOST_TEXT_MAX);
         const struct link_part text = {why.text, n};

@@ -18,6 +18,7 @@ struct host_self {
     uint32_t n_page; /* of the cache, that a lane has room for; may differ */
     struct identity identity;
     struct pool_secret token;
+    struct inner_port inner; /* host 0's, told to a host that is admitted */
     char build[HOST_BUILD_BYTES];
 };
 
@@ -25,12 +26,14 @@ struct host_self {
  * when all is proved
  *
  *   session, lane  of this connection
+ *   inner          host 0's
  *   peer           what the other one says of itself
  *   admit          NULL, or what has the last word: EBUSY, ask again; EMISMATCH
  * Errors  EMISMATCH: they may not, and which of version, build, number of hosts, token, model,
  *         numerics and layout differs; EBUSY: not now; EFORMAT: it is no fathom; EIO. */
 fathom_err host_greet(struct page_link *l, const struct host_self *self, uint64_t session,
-                      enum host_lane lane, uint64_t deadline_us, fathom_diag *d);
+                      enum host_lane lane, struct inner_port *inner, uint64_t deadline_us,
+                      fathom_diag *d);
 
 typedef fathom_err host_admit(void *arg, const struct host_hello *peer, fathom_diag *d);
 fathom_err host_answer_greeting(struct page_link *l, const struct host_self *self,

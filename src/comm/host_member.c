@@ -35,6 +35,7 @@ struct host_member {
     uint64_t end_us;   /* when end_fd was seen first; 0: not yet */
     uint64_t until_us; /* from then on a refusal is final; 0: it was never joined */
     struct page_link *links[HOST_LANE_N];
+    struct inner_port inner;
     pthread_t beater;
     bool has_beater;
     pthread_mutex_t lock;
@@ -92,7 +93,7 @@ static fathom_err join_once(struct host_member *m, fathom_diag *d)
     for (int i = 0; i < HOST_LANE_N; i++) {
         TRY(tcp_link_dial(&m->links[i], m->host, m->c.port, clock_now_us() + HOST_DIAL_US,
                           m->stop_fd, d));
-        TRY(host_greet(m->links[i], &m->c.self, session, (enum host_lane)i,
+        TRY(host_greet(m->links[i], &m->c.self, session, (enum host_lane)i, &m->inner,
                        clock_now_us() + HOST_GREETING_US, d));
     }
     m->ends = false;
@@ -169,6 +170,12 @@ struct page_link *host_member_data(struct host_member *m)
 {
     ASSERT(m->links[HOST_LANE_DATA]);
     return m->links[HOST_LANE_DATA];
+}
+
+const struct inner_port *host_member_inner(const struct host_member *m)
+{
+    ASSERT(m->links[HOST_LANE_DATA]);
+    return &m->inner;
 }
 
 void host_member_part(struct host_member *m, const char *why)

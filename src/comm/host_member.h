@@ -47,8 +47,9 @@ fathom_err host_member_join(struct host_member *m, fathom_diag *d);
 fathom_err host_member_receive(struct host_member *m, struct host_frame *f, void *body,
                                fathom_diag *d);
 
-/* host_member_data - the data lane, while JOINED */
+/* host_member_data - the data lane; host_member_inner - host 0's inner port; while JOINED */
 struct page_link *host_member_data(struct host_member *m);
+const struct inner_port *host_member_inner(const struct host_member *m);
 
 /* host_member_part - AWAY again; `why` is told to host 0 if it still listens */
 void host_member_part(struct host_member *m, const char *why);

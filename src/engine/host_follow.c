@@ -200,6 +200,20 @@ static fathom_err follow_once(struct follower *f, fathom_diag *d)
     }
 }
 
+/* Who hands requests on is told where to, or why to nobody. */
+static void tell_of_host_0(const struct follower *f, const char *why)
+{
+    const struct host_lanes *l = f->lanes;
+    fathom_host_0 at = {.why = why};
+    if (!l->hosts->on_host_0) return;
+    if (!why) {
+        const struct inner_port *inner = host_member_inner(l->member);
+        at = (fathom_host_0){
+            .host = l->address.host, .inner_port = inner->port, .inner_key = inner->key};
+    }
+    l->hosts->on_host_0(l->hosts->on_host_0_arg, &at);
+}
+
 /* Joins, and until a generation is over: EPEER. Its links are closed when nobody uses them. */
 static fathom_err follow_generation(struct follower *f, fathom_diag *d)
 {
@@ -208,6 +222,7 @@ static fathom_err follow_generation(struct follower *f, fathom_diag *d)
     struct step_runner *ranks = f->ranks;
     struct step_result result;
     TRY(host_member_join(member, d));
+    tell_of_host_0(f, NULL);
     struct page_link *links[HOSTS_MAX] = {host_member_data(member)};
     if (stages) TRY(stage_net_begin(stages, links, d));
     fathom_err err = follow_once(f, d);
@@ -227,6 +242,7 @@ static fathom_err follow(struct follower *f, fathom_diag *d)
         err = follow_generation(f, &why);
         if (err != FATHOM_EPEER) FAIL(d, err, "%s", why.text);
         LOG_WARN("hosts", "%s; joining anew", why.text);
+        tell_of_host_0(f, why.text);
         err = f->ranks->ops->renew(f->ranks);
         if (err) FAIL(d, err, "%s", f->ranks->ops->fault(f->ranks));
         host_member_part(f->lanes->member, "it joins anew");

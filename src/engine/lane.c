@@ -91,14 +91,15 @@ struct lane *lane_choose(struct lane *lanes, uint32_t n_lane, struct sequence *q
     ASSERT(n_lane >= 1 && max_num_seqs >= 1);
     struct lane *best = NULL;
     struct merit best_merit = {0};
-    ASSERT(q->request.state == REQUEST_NEW && (!q->has_lane || q->lane < n_lane));
-    if (q->has_lane) return &lanes[q->lane];
-    if (n_lane == 1) return lanes;
-    for (uint32_t i = 0; i < n_lane; i++) sum += load_of(&lanes[i]);
-    for (uint32_t i = 0; i < n_lane; i++) {
+    ASSERT(q->request.state == REQUEST_NEW);
+    ASSERT(q->first_lane < q->end_lane && q->end_lane <= n_lane);
+    const uint32_t n = q->end_lane - q->first_lane;
+    if (n == 1) return &lanes[q->first_lane];
+    for (uint32_t i = q->first_lane; i < q->end_lane; i++) sum += load_of(&lanes[i]);
+    for (uint32_t i = q->first_lane; i < q->end_lane; i++) {
         struct lane *l = &lanes[i];
         struct merit m = {.is_full = n_live(l) >= max_num_seqs, .load = load_of(l)};
-        m.is_far = m.load > sum / n_lane * 5 / 4 + slack_token;
+        m.is_far = m.load > sum / n * 5 / 4 + slack_token;
         m.n_page = m.is_far ? 0 : sched_n_found(l->sched, &q->request);
         if (best && !is_better(&m, &best_merit)) continue;
         best = l;
@@ -133,26 +134,34 @@ void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint6
     ASSERT(q->n_owed == 0);
 }
 
-/* The lane with most who wait for a place; NULL: nobody waits for one. */
-static struct lane *fullest(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs)
+static bool may_be_on(const struct sequence *q, uint32_t lane)
 {
-    struct lane *most = NULL;
+    return lane >= q->first_lane && lane < q->end_lane;
+}
+
+static struct sequence *first_movable(const struct lane *l, uint32_t to)
+{
+    struct request *r = sched_first_waiting(l->sched);
+    while (r && (!may_be_on(sequence_of(r), to) || !sched_may_withdraw(r))) r = r->next;
+    return r ? sequence_of(r) : NULL;
+}
+
+/* The first who can move to a lane from where most wait for a place; NULL: nobody can. */
+static struct sequence *first_of_fullest(struct lane *lanes, uint32_t n_lane, uint32_t to,
+                                         uint32_t max_num_seqs)
+{
+    struct sequence *first = NULL;
     uint32_t n_most = 0;
     for (uint32_t i = 0; i < n_lane; i++) {
         const struct sched *s = lanes[i].sched;
         const uint32_t n = sched_n_waiting(s);
         if (n <= n_most || sched_n_running(s) + sched_n_fetching(s) < max_num_seqs) continue;
-        most = &lanes[i];
+        struct sequence *q = first_movable(&lanes[i], to);
+        if (!q) continue;
+        first = q;
         n_most = n;
     }
-    return most;
-}
-
-static struct sequence *first_movable(const struct lane *l)
-{
-    struct request *r = sched_first_waiting(l->sched);
-    while (r && (sequence_of(r)->has_lane || !sched_may_withdraw(r))) r = r->next;
-    return r ? sequence_of(r) : NULL;
+    return first;
 }
 
 uint32_t lanes_level(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs)
@@ -161,10 +170,10 @@ uint32_t lanes_level(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs)
     for (uint32_t i = 0; i < n_lane; i++) {
         struct lane *to = &lanes[i];
         if (sched_n_waiting(to->sched) > 0 || n_live(to) >= max_num_seqs) continue;
-        struct lane *from = fullest(lanes, n_lane, max_num_seqs);
-        struct sequence *q = from ? first_movable(from) : NULL;
+        struct sequence *q = first_of_fullest(lanes, n_lane, i, max_num_seqs);
         if (!q) continue;
-        ASSERT(from != to && q->lane == from->i);
+        struct lane *from = &lanes[q->lane];
+        ASSERT(from != to);
         sched_withdraw(from->sched, &q->request);
         owe(from, q, 0);
         lane_add(to, q);

@@ -55,7 +55,7 @@ void lane_check(const struct lane *l);
  * prompts begin with does not bring all of them to one lane. A lane on which max_num_seqs requests
  * live is chosen only when that is so on all.
  *
- *   q  NEW; with has_lane it goes where it says
+ *   q  NEW; of the lanes that it may be on, which alone are compared
  * Cost  O(tokens of the prompt that are found) a lane; with one lane none. */
 enum { LANE_LIVE_TOKENS = 64 };
 struct lane *lane_choose(struct lane *lanes, uint32_t n_lane, struct sequence *q,
@@ -66,7 +66,7 @@ void lane_add(struct lane *l, struct sequence *q);
 void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint64_t now_us);
 
 /* lanes_level - to each lane that has a place and nobody who waits for it goes one who waits for a
- * place on another, has had no pages there and did not name it; before each plan
+ * place on another, has had no pages there and may be on both; before each plan
  *
  * Returns  how many have moved.
  * Cost     O(lanes) a lane; nothing is looked at where nobody waits. */

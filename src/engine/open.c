@@ -299,10 +299,12 @@ static void describe_host(struct host_self *out, struct opening *p)
 {
     const struct engine_settings *s = &p->settings;
     const struct model_limits *l = &s->limits;
-    *out = (struct host_self){.node_rank = s->hosts->node_rank,
-                              .n_node = s->hosts->n_node,
-                              .n_page = p->plan.n_page,
-                              .token = p->lanes->address.token};
+    *out = (struct host_self){
+        .node_rank = s->hosts->node_rank,
+        .n_node = s->hosts->n_node,
+        .n_page = p->plan.n_page,
+        .token = p->lanes->address.token,
+        .inner = {s->hosts->inner_port, {s->hosts->inner_key[0], s->hosts->inner_key[1]}}};
     (void)snprintf(out->build, sizeof out->build, "fathom %s", FATHOM_VERSION);
     end_digest(&p->source.weights, p->digest, checkpoint_where(p->checkpoint));
     p->digest = NULL;
@@ -318,7 +320,8 @@ static void describe_host(struct host_self *out, struct opening *p)
                               s->place.parallel.tp.size,
                               parallel_n_stage(&s->place.parallel),
                               s->place.parallel.dp.size,
-                              s->max_flight};
+                              s->max_flight,
+                              s->hosts->all_serve};
     struct sha256 parts[2] = {out->identity.layout, sha256_of(sizes, sizeof sizes)};
     out->identity.layout = sha256_of(parts, sizeof parts);
 }

@@ -112,6 +112,11 @@ static fathom_err check_output(const fathom_request *r, const struct sequence_li
     return FATHOM_OK;
 }
 
+static uint32_t count_lanes(const struct sequence_limits *l)
+{
+    return l->n_lane ? l->n_lane : 1;
+}
+
 fathom_err sequence_check(const fathom_request *r, const struct sequence_limits *l, fathom_diag *d)
 {
     if (r->n_prompt == 0 || !r->prompt) {
@@ -140,9 +145,10 @@ fathom_err sequence_check(const fathom_request *r, const struct sequence_limits 
             "--scheduling-policy priority",
             (int)r->priority);
     }
-    const uint32_t n_lane = l->n_lane ? l->n_lane : 1;
-    if (r->has_lane && r->lane >= n_lane) {
-        FAIL(d, FATHOM_EINVAL, "data_parallel_rank is %u, needed is 0 to %u", r->lane, n_lane - 1);
+    const uint32_t n_lane = count_lanes(l);
+    if (r->has_lane && (r->lane >= n_lane || r->n_lane > n_lane - r->lane)) {
+        FAIL(d, FATHOM_EINVAL, "data_parallel_rank is %u, needed is 0 to %u",
+             r->lane + (r->n_lane ? r->n_lane - 1 : 0), n_lane - 1);
     }
     TRY(check_numbers(&r->sampling, d));
     return check_lists(&r->sampling, l, d);
@@ -259,8 +265,9 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->request.cache_salt = r->cache_salt;
     q->request.priority = r->priority;
     q->request.tenant = r->tenant;
-    q->has_lane = r->has_lane;
-    q->lane = r->lane;
+    q->first_lane = r->has_lane ? r->lane : 0;
+    q->end_lane = r->has_lane ? r->lane + (r->n_lane ? r->n_lane : 1) : count_lanes(l);
+    q->lane = q->first_lane;
     q->user = r->user;
     q->submitted_us = now_us;
     draft_pace_init(&q->pace);

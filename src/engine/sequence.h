@@ -71,9 +71,9 @@ struct sequence {
     struct constraint constraint;
 
     /* the engine's */
-    uint32_t n_owed; /* prompt tokens that count in the backlog */
-    uint32_t lane;   /* where it is; with has_lane, fixed at submission */
-    bool has_lane;
+    uint32_t n_owed;               /* prompt tokens that count in the backlog */
+    uint32_t lane;                 /* where it is */
+    uint32_t first_lane, end_lane; /* it may be on these, but on end_lane */
 
     /* the mailbox's, under its lock */
     uint32_t entry;

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/host_pass.h"
 #include "base/json.h"
 #include "base/limits.h"
 #include "base/log.h"
@@ -37,8 +38,41 @@ struct exchange {
     int status;                  /* refused already, with `why`; 0: not */
     const char *code;
     const char *why;
+    char why_text[FRONT_TEXT_BYTES]; /* of a host: maybe what `why` points to */
     size_t held;
 };
+
+/* ---- a host of a model ---------------------------------------------------------------------- */
+
+void front_host_init(struct front_host *h)
+{
+    *h = (struct front_host){0};
+    (void)pthread_mutex_init(&h->lock, NULL);
+    (void)snprintf(h->text, sizeof h->text, "this host has not joined host 0 yet");
+}
+
+void front_host_fini(struct front_host *h)
+{
+    (void)pthread_mutex_destroy(&h->lock);
+}
+
+void front_host_set(struct front_host *h, bool has_host_0, const char *text)
+{
+    (void)pthread_mutex_lock(&h->lock);
+    h->has_host_0 = has_host_0;
+    (void)snprintf(h->text, sizeof h->text, "%s", text);
+    (void)pthread_mutex_unlock(&h->lock);
+}
+
+/* Copies what there is; returns whether it is a pass. */
+static bool read_host(struct front_host *h, char out[FRONT_TEXT_BYTES])
+{
+    (void)pthread_mutex_lock(&h->lock);
+    bool has_host_0 = h->has_host_0;
+    memcpy(out, h->text, FRONT_TEXT_BYTES);
+    (void)pthread_mutex_unlock(&h->lock);
+    return has_host_0;
+}
 
 /* ---- routes of the router's own ------------------------------------------------------------ */
 
@@ -211,12 +245,14 @@ static void add_path(struct buf *out, const char *path)
     }
 }
 
-/* Fields that this connection has made its own, and the pass, which is the router's to give. */
-static bool is_own_field(const char *name)
+/* Fields that this connection has made its own, and passes, which are not the client's to give. A
+ * host leaves a router its pass. */
+static bool is_own_field(const struct front *f, const char *name)
 {
     static const char *const names[] = {
-        "Host",    "Connection", "Content-Length", "Keep-Alive",      "Transfer-Encoding", "Expect",
-        "Upgrade", "TE",         "Trailer",        STREAM_PASS_HEADER};
+        "Host",    "Connection", "Content-Length", "Keep-Alive",    "Transfer-Encoding", "Expect",
+        "Upgrade", "TE",         "Trailer",        HOST_PASS_HEADER};
+    if (strcasecmp(name, STREAM_PASS_HEADER) == 0) return !f->host;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (strcasecmp(name, names[i]) == 0) return true;
     }
@@ -228,7 +264,7 @@ static void pass_fields(struct exchange *x, const struct head *h)
     struct buf *out = &x->relay->fields;
     const char *remote = connection_remote(x->connection);
     for (size_t i = 0; i < h->n_field; i++) {
-        if (is_own_field(h->fields[i].name)) continue;
+        if (is_own_field(x->all, h->fields[i].name)) continue;
         (void)buf_printf(out, "%s: %s\r\n", h->fields[i].name, h->fields[i].value);
     }
     if (*remote) (void)buf_printf(out, "X-Forwarded-For: %s\r\n", remote);
@@ -277,7 +313,7 @@ static fathom_err make_relay(struct exchange *x, const struct head *h)
     TRY(err);
     x->relay->body.limit = LIMIT_HTTP_BODY_BYTES;
     x->relay->session = session_of(h);
-    x->relay->may_move = can_move(h);
+    x->relay->may_move = !x->all->host && can_move(h);
     pass_fields(x, h);
     return buf_status(&x->relay->fields);
 }
@@ -311,7 +347,11 @@ static void *begin_exchange(void *arg, struct connection *c, const struct head *
         refuse(x, fault->status, "malformed_request", fault->text);
         return x;
     }
-    x->own = find_own(h);
+    x->own = x->all->host ? NULL : find_own(h);
+    if (!connection_client_is_known(c)) {
+        refuse(x, 403, "client_certificate",
+               "this server asks for a client certificate that its authorities have signed");
+    }
     if (!host_names_take(&x->all->names, h->host)) {
         refuse(x, 403, "host_not_allowed",
                "the header Host has another name than the router's, which is localhost or its "
@@ -379,11 +419,24 @@ static void go_on(void *arg)
     x->status = status;
 }
 
+/* Once the body is whole: host 0 may have come anew meanwhile. */
+static void add_host_pass(struct exchange *x)
+{
+    if (!read_host(x->all->host, x->why_text)) {
+        refuse(x, 503, "host_away", x->why_text);
+        return;
+    }
+    struct buf *fields = &x->relay->fields;
+    if (buf_printf(fields, HOST_PASS_HEADER ": %s\r\n", x->why_text) != FATHOM_OK)
+        refuse(x, 500, "out_of_memory", "the host is out of memory");
+}
+
 static void answer(void *arg, const char *fault)
 {
     struct exchange *x = arg;
     struct buf body = {0};
     if (fault) refuse(x, 400, "malformed_request", fault);
+    if (x->all->host && !x->status) add_host_pass(x);
     if (x->status) {
         (void)relay_write_error(&body, x->code, x->why);
         reply(x, x->status, NULL, &body);

@@ -8,6 +8,8 @@
  *                                        "type": "prefill": servers that compute prompts
  *
  * Everything else goes to a server, with the headers of the client.
+ *
+ * Of a host of a model everything goes to host 0, these paths too, with a pass (host_pass.h).
  */
 #ifndef FATHOM_ROUTER_FRONT_H
 #define FATHOM_ROUTER_FRONT_H
@@ -16,9 +18,25 @@
 #include "http/host_names.h"
 #include "router/relay.h"
 
+/* Whether a host of a model has somewhere to hand requests on to. */
+enum { FRONT_TEXT_BYTES = 600 };
+struct front_host {
+    char url[POOL_URL_BYTES]; /* the pool's only server; "": none. Of who sets it */
+    pthread_mutex_t lock;     /* of what follows */
+    bool has_host_0;
+    char text[FRONT_TEXT_BYTES]; /* a host's pass, or why there is no host 0 */
+};
+
+/* front_host_init - no host 0; front_host_fini accepts a zeroed struct
+ * front_host_set - from now on */
+void front_host_init(struct front_host *h);
+void front_host_fini(struct front_host *h);
+void front_host_set(struct front_host *h, bool has_host_0, const char *text);
+
 struct front {
     struct relays *relays;
-    const char *admin_key; /* NULL: none */
+    struct front_host *host; /* NULL: a router of servers */
+    const char *admin_key;   /* NULL: none */
     struct host_names names;
     atomic_bool draining;
     atomic_size_t held_bytes; /* of bodies */

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <semaphore.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -20,6 +21,7 @@
 
 enum {
     PREFIX_KEYS = 1 << 18, /* 64 MB of prompts */
+    PREFIX_KEYS_HOST = 64, /* of a host, which has one to choose from */
     CONNECT_MS = 2000,
     HEAD_MS = 30000,
     IDLE_MS = 120000,
@@ -39,6 +41,7 @@ struct router {
     struct loop_guest *guests;
     struct relays relays;
     struct front front;
+    struct front_host host; /* of a host */
     struct gate *gate;
     struct tls *tls;
     struct loop *loop;
@@ -66,7 +69,7 @@ static void raise_file_limit(const struct router_options *o)
 
 static fathom_err open_pool(struct router *r, fathom_diag *d)
 {
-    TRY(pool_create(&r->pool, r->o.policy, PREFIX_KEYS));
+    TRY(pool_create(&r->pool, r->o.policy, r->o.is_host ? PREFIX_KEYS_HOST : PREFIX_KEYS));
     TRY(discover_create(&r->discover, r->pool));
     for (size_t i = 0; i < r->o.n_server + r->o.n_prefill; i++) {
         bool prefills = i >= r->o.n_server;
@@ -104,7 +107,7 @@ static fathom_err open_upstreams(struct router *r, fathom_diag *d)
     r->guests = mem_calloc(r->o.n_http_thread, sizeof *r->guests);
     if (!r->upstreams || !r->guests) return FATHOM_ENOMEM;
     for (uint32_t i = 0; i < r->o.n_http_thread; i++) {
-        if (i > 0) setup.tick = NULL;
+        if (i > 0 || r->o.is_host) setup.tick = NULL; /* host 0 tells how it is by answering */
         TRY(upstream_open(&r->upstreams[i], &setup, d));
         r->guests[i] = (struct loop_guest){.fd = upstream_fd(r->upstreams[i]),
                                            .arg = r->upstreams[i],
@@ -147,6 +150,7 @@ static fathom_err open_all(struct router *r, fathom_diag *d)
     r->relays.max_moves = r->o.max_moves;
     r->front.relays = &r->relays;
     r->front.admin_key = r->o.admin_key;
+    r->front.host = r->o.is_host ? &r->host : NULL;
     r->front.names = (struct host_names){r->o.host, r->o.allowed_hosts, r->o.n_allowed_host,
                                          listen_is_on_loopback(r->listen_fd)};
     TRY(discover_start(r->discover, d));
@@ -161,6 +165,7 @@ fathom_err router_open(struct router **out, const struct router_options *o, fath
     r->o = *o;
     r->listen_fd = -1;
     (void)sem_init(&r->stop, 0, 0);
+    front_host_init(&r->host);
     fathom_err err = open_all(r, d);
     if (err) {
         router_close(r);
@@ -180,16 +185,34 @@ fathom_err router_set_certificates(struct router *r, const struct tls_texts *t, 
     return tls_replace(r->tls, t, d);
 }
 
+fathom_err router_follow(struct router *r, const char *url, const char *text, fathom_diag *d)
+{
+    char *was = r->host.url;
+    if (was[0]) TRY(pool_remove(r->pool, was, d));
+    was[0] = '\0';
+    if (url) {
+        TRY(pool_add(r->pool, url, d));
+        (void)snprintf(was, sizeof r->host.url, "%s", url);
+    }
+    front_host_set(&r->host, url != NULL, text);
+    return FATHOM_OK;
+}
+
 void router_stop(struct router *r)
 {
     (void)sem_post(&r->stop);
+}
+
+void router_drain(struct router *r)
+{
+    atomic_store(&r->front.draining, true);
 }
 
 void router_run(struct router *r)
 {
     while (sem_wait(&r->stop) != 0) { /* a signal */
     }
-    atomic_store(&r->front.draining, true);
+    router_drain(r);
     uint64_t end_us = clock_now_us() + (uint64_t)r->o.drain_timeout_ms * 1000;
     while (atomic_load(&r->relays.n_live) > 0 && clock_now_us() < end_us) {
         if (sem_trywait(&r->stop) == 0) return;
@@ -214,5 +237,6 @@ void router_close(struct router *r)
     tls_destroy(r->tls);
     if (r->listen_fd >= 0) (void)close(r->listen_fd);
     (void)sem_destroy(&r->stop);
+    front_host_fini(&r->host);
     mem_free(r);
 }

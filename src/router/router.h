@@ -44,6 +44,7 @@ struct router_options {
     uint32_t max_connections;
     uint32_t n_http_thread;
     uint32_t drain_timeout_ms; /* how long requests may go on after a stop */
+    bool is_host; /* a host of a model, whose requests all go to host 0: see router_follow */
 };
 
 struct router;
@@ -60,6 +61,17 @@ uint16_t router_port(const struct router *r);
  * router_stop - from any thread, and from a signal handler */
 void router_run(struct router *r);
 void router_stop(struct router *r);
+
+/* router_follow - of a host: where requests go from now on
+ *
+ *   url   of host 0's inner port; NULL: nowhere, they are answered 503
+ *   text  what HOST_PASS_HEADER says with each; or why there is none, told to clients
+ * One thread at a time. */
+FATHOM_MUST_CHECK fathom_err router_follow(struct router *r, const char *url, const char *text,
+                                           fathom_diag *d);
+
+/* router_drain - new requests are answered 503 from now on; any thread */
+void router_drain(struct router *r);
 
 /* router_set_certificates - connections from now on begin with these; with options.tls alone
  * Errors  those of tls_replace: nothing has changed. */

@@ -107,6 +107,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     job->tenant = setup->tenant;
     job->gzip = setup->gzip;
     job->lane = setup->lane;
+    job->host = setup->host;
     job->pass = setup->pass;
     job->client = setup->client;
     job->wait.arg = job;

@@ -94,6 +94,7 @@ struct job {
     uint64_t start_us;
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* of the header X-Request-Id; "": none */
     int32_t lane;                                /* of the header X-data-parallel-rank; -1: none */
+    uint32_t host;                               /* whose client asks, of server_options.n_host */
     int crash_entry;                             /* where a crash report finds its id */
 
     pthread_mutex_t lock;
@@ -180,7 +181,8 @@ struct job_setup {
     enum api_kind api;
     uint32_t tenant;        /* the API key that it came with, by its number */
     const char *request_id; /* the client's, copied; "": none */
-    int32_t lane;           /* of the engine, where the client wants it; -1: anywhere */
+    int32_t lane;           /* where the client wants it; -1: anywhere */
+    uint32_t host;          /* whose client asks, of server_options.n_host */
     bool gzip;              /* the body is packed */
     struct stream_pass pass;
     struct job_client client;

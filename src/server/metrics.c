@@ -183,22 +183,23 @@ static void write_labelled(struct scrape *s, const char *name, const char *label
 }
 
 /* Of each lane, which is a data-parallel rank. */
-static void write_lanes(struct scrape *s, const fathom_stats *t)
+static void write_lanes(struct scrape *s, const struct metrics_view *v)
 {
+    const fathom_stats *t = v->stats;
     static const struct {
         const char *name, *help;
     } families[] = {{"fathom_lane_running", "Requests that run on a data-parallel rank."},
                     {"fathom_lane_waiting", "Requests that wait for it."},
                     {"fathom_lane_pages_free", "Pages of its cache that can be taken."},
                     {"fathom_lane_backlog_tokens", "Prompt tokens that it has not computed yet."}};
-    for (size_t k = 0; k < sizeof families / sizeof *families && t->n_lane > 1; k++) {
+    for (size_t k = 0; k < sizeof families / sizeof *families && v->info->n_lane > 1; k++) {
         prometheus_family(s->b, families[k].name, PROMETHEUS_GAUGE, families[k].help);
         for (uint32_t i = 0; i < t->n_lane; i++) {
             const fathom_lane_stats *l = &t->lanes[i];
             const uint64_t values[] = {l->n_running, l->n_waiting, l->n_page_free,
                                        l->n_backlog_token};
             char lane[12];
-            (void)snprintf(lane, sizeof lane, "%u", i);
+            (void)snprintf(lane, sizeof lane, "%u", v->first_lane + i);
             write_labelled(s, families[k].name, "dp_rank", lane, values[k]);
         }
     }
@@ -229,10 +230,8 @@ static void write_ranks(struct scrape *s, const fathom_stats *t)
     }
 }
 
-static void write_vllm_state(struct scrape *s, const struct metrics *m,
-                             const struct metrics_view *v)
+static void write_vllm_gauges(struct scrape *s, const fathom_stats *t)
 {
-    const fathom_stats *t = v->stats;
     uint32_t n_held = t->n_page - t->n_page_free;
     write_count(s, "vllm:num_requests_running", PROMETHEUS_GAUGE,
                 "Requests that take part in steps.", t->n_running);
@@ -241,6 +240,13 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
     write_value(s, "vllm:kv_cache_usage_perc", PROMETHEUS_GAUGE,
                 "Share of the cache's pages that requests hold; 1 is all.",
                 t->n_page ? (double)n_held / t->n_page : 0);
+}
+
+static void write_vllm_state(struct scrape *s, const struct metrics *m,
+                             const struct metrics_view *v)
+{
+    const fathom_stats *t = v->stats;
+    write_vllm_gauges(s, t);
     write_count(s, "vllm:prompt_tokens_total", PROMETHEUS_COUNTER,
                 "Prompt tokens computed, and found in the cache.",
                 t->n_prompt_token + t->n_prefix_hit_token);
@@ -437,8 +443,8 @@ static void write_infos(struct scrape *s, const struct metrics_view *v)
 {
     struct buf cache = {0}, build = {0};
     char n_page[16];
-    ASSERT(v->info->n_lane > 0);
-    (void)snprintf(n_page, sizeof n_page, "%u", v->stats->n_page / v->info->n_lane); /* a lane's */
+    ASSERT(v->stats->n_lane > 0);
+    (void)snprintf(n_page, sizeof n_page, "%u", v->stats->n_page / v->stats->n_lane); /* a lane's */
     prometheus_label(&cache, "engine", "0");
     prometheus_label(&cache, "block_size", "64");
     prometheus_label(&cache, "num_gpu_blocks", n_page);
@@ -466,7 +472,7 @@ static void write_engine(struct scrape *s, const struct metrics_view *v)
                 "Of it, waiting for the device; the rest is the host's own work.",
                 (double)t->wait_us / 1e6);
     write_ranks(s, t);
-    write_lanes(s, t);
+    write_lanes(s, v);
     prometheus_family(s->b, "fathom_pages", PROMETHEUS_GAUGE, "Pages of the cache by state.");
     write_labelled(s, "fathom_pages", "state", "free", t->n_page_free - t->n_page_cached);
     write_labelled(s, "fathom_pages", "state", "cached", t->n_page_cached);
@@ -552,6 +558,12 @@ static void write_process(struct scrape *s, const struct metrics_view *v)
     prometheus_value(s->b, name, NULL, (double)clock_process_cpu_us() / 1e6);
 }
 
+static void write_ready(struct scrape *s, const struct metrics_view *v)
+{
+    write_count(s, "fathom_ready", PROMETHEUS_GAUGE, "1 while requests are taken, as /ready tells.",
+                v->ready);
+}
+
 static void write_server(struct scrape *s, const struct metrics *m, const struct metrics_view *v)
 {
     const char *name = "fathom_http_responses_total";
@@ -593,10 +605,24 @@ static void write_server(struct scrape *s, const struct metrics *m, const struct
     write_count(s, "fathom_answer_bytes_held", PROMETHEUS_GAUGE,
                 "Memory of answers, from their first token until they have been read.",
                 atomic_load(&m->n_answer_byte));
-    write_count(s, "fathom_ready", PROMETHEUS_GAUGE, "1 while requests are taken, as /ready tells.",
-                v->ready);
+    write_ready(s, v);
     write_count(s, "fathom_draining", PROMETHEUS_GAUGE,
                 "1 while requests in flight end and new ones are refused.", v->draining);
+}
+
+static void write_all(struct scrape *s, struct metrics *m, const struct metrics_view *v)
+{
+    write_vllm_state(s, m, v);
+    write_vllm_drafts(s, v);
+    write_tiers(s, v);
+    write_vllm_histograms(s, m);
+    write_steps(s, v->stats);
+    write_infos(s, v);
+    write_engine(s, v);
+    write_grammars(s, m, v);
+    write_server(s, m, v);
+    write_http(s, m, v);
+    write_process(s, v);
 }
 
 fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_view *v)
@@ -604,17 +630,14 @@ fathom_err metrics_write(struct buf *b, struct metrics *m, const struct metrics_
     struct scrape s = {.b = b};
     prometheus_label(&s.labels, "model_name", v->model_name);
     prometheus_label(&s.labels, "engine", "0");
-    write_vllm_state(&s, m, v);
-    write_vllm_drafts(&s, v);
-    write_tiers(&s, v);
-    write_vllm_histograms(&s, m);
-    write_steps(&s, v->stats);
-    write_infos(&s, v);
-    write_engine(&s, v);
-    write_grammars(&s, m, v);
-    write_server(&s, m, v);
-    write_http(&s, m, v);
-    write_process(&s, v);
+    if (v->gauges_alone) {
+        write_vllm_gauges(&s, v->stats);
+        write_infos(&s, v);
+        write_lanes(&s, v);
+        write_ready(&s, v);
+    } else {
+        write_all(&s, m, v);
+    }
     if (buf_status(&s.labels) != FATHOM_OK) b->failed = true;
     buf_free(&s.labels);
     return buf_status(b);

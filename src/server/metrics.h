@@ -92,7 +92,9 @@ void metrics_note_lost_line(struct metrics *m);
 struct metrics_view {
     const char *model_name;
     const fathom_info *info;
-    const fathom_stats *stats;
+    const fathom_stats *stats; /* its gauges of the lanes that are told */
+    uint32_t first_lane;       /* of these */
+    bool gauges_alone;         /* of the lanes; the rest is told elsewhere */
     const struct grammar_cache_stats *grammars;
     uint64_t held_bytes; /* bodies received and not yet parsed */
     uint64_t n_job;      /* requests on their way, from their complete body to their answer's end */

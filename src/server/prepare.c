@@ -595,6 +595,22 @@ static fathom_err constrain(struct job *job, const struct token_list *prompt, fa
     return FATHOM_OK;
 }
 
+/* Where each host has a port, ranks are counted within it, as vLLM does. */
+static fathom_err choose_lanes(struct job *job, fathom_request *r)
+{
+    const struct served *s = job->jobs->served;
+    const int32_t lane = job->lane >= 0 ? job->lane : job->request.data_parallel_rank;
+    const uint32_t n_host = s->o.n_host, n_lane = n_host > 0 ? s->info->n_lane / n_host : 0;
+    r->has_lane = lane >= 0 || n_host > 0;
+    r->lane = job->host * n_lane + (lane >= 0 ? (uint32_t)lane : 0);
+    r->n_lane = lane >= 0 ? 1 : n_lane;
+    if (n_host == 0 || lane < (int32_t)n_lane) return FATHOM_OK;
+    return api_error_set(&job->error, 400, "invalid_value", "data_parallel_rank",
+                         "data_parallel_rank is %d, needed is 0 to %u: of %u ranks each of %u "
+                         "hosts has %u",
+                         (int)lane, n_lane - 1, s->info->n_lane, n_host, n_lane);
+}
+
 static fathom_err submit_choice(struct job *job, size_t i)
 {
     const struct choice *c = &job->answer.choices[i];
@@ -606,7 +622,6 @@ static fathom_err submit_choice(struct job *job, size_t i)
         transfer->lends = !transfer->takes;
     }
     bool takes = transfer->takes;
-    const int32_t lane = job->lane >= 0 ? job->lane : job->request.data_parallel_rank;
     fathom_request r = {.prompt = prompt->ids,
                         .n_prompt = (uint32_t)prompt->n,
                         .output = job->request.resume,
@@ -620,11 +635,10 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .pages.host = takes ? transfer->host : NULL,
                         .pages.port = transfer->port,
                         .pages.hand_over = transfer->name,
-                        .has_lane = lane >= 0,
-                        .lane = lane >= 0 ? (uint32_t)lane : 0,
                         .tenant = job->tenant,
                         .user = choice};
     ASSERT(job->request.n > 0); /* this is one of them */
+    TRY(choose_lanes(job, &r));
     /* the choices of one prompt differ though the request gives one seed */
     r.sampling.seed += i % job->request.n;
     if (job->request.n_told < job->request.n) r.sampling.logprobs = true;

@@ -169,7 +169,7 @@ static fathom_err make_parts(struct server *s, fathom_diag *d)
     TRY(grammar_cache_create(&s->jobs.grammars, &grammars));
     if (!o->keep_no_responses) TRY(response_store_create(&s->jobs.responses, &kept));
     TRY(workers_create(&s->jobs.workers, &workers, d));
-    s->env = (struct route_env){&s->served, &s->state, &s->health, &s->jobs, s->gate};
+    s->env = (struct route_env){&s->served, &s->state, &s->health, &s->jobs, s->gate, 0};
     return FATHOM_OK;
 }
 

@@ -33,6 +33,9 @@ FATHOM_MUST_CHECK fathom_err server_claim_make(struct server_claim **out,
                                                const struct server_options *o, fathom_diag *d);
 void server_claim_free(struct server_claim *c);
 
+/* server_claim_inner_port - where other hosts hand requests on; 0: nowhere */
+uint16_t server_claim_inner_port(const struct server_claim *c);
+
 /* server_create - listen and start the threads; requests are answered from here on
  *
  *   e  open engine; the server alone polls it from now to server_destroy

@@ -47,6 +47,13 @@ struct server_options {
     size_t n_allowed_host;
     const char *access_log; /* file, "-": standard output; NULL: none */
 
+    /* of a model over hosts that each have a port: how many there are, whose requests go to their
+     * own lanes. 0: one port, for all lanes */
+    uint32_t n_host;
+    const char *inner_host; /* with it, where the other hosts hand requests on; NULL: everywhere */
+    uint16_t inner_port;    /* 0: one that is free (server_claim_inner_port tells) */
+    uint64_t inner_key[2];  /* that they bring: host_pass.h */
+
     struct pool_secret pool_secret; /* whose streams are resumable here */
     bool fail_lost_pages; /* a request whose pages another server does not give is answered 503 */
 

@@ -60,12 +60,13 @@ static void greet(const uint8_t *data, size_t n)
 {
     struct host_self self = {.n_node = 2, .build = "a"};
     struct host_hello peer;
+    struct inner_port inner;
     for (int i = 0; i < 4; i++) {
         struct tape t = {{&tape_ops}, data, n};
         self.token.is_set = i & 1;
         self.node_rank = i >> 1;
         if (i & 2) {
-            (void)host_greet(&t.base, &self, 1, HOST_LANE_DATA, 0, NULL);
+            (void)host_greet(&t.base, &self, 1, HOST_LANE_DATA, &inner, 0, NULL);
         } else {
             (void)host_answer_greeting(&t.base, &self, &peer, NULL, NULL, 0, NULL);
         }

@@ -323,6 +323,7 @@ fathom_engine *fake_engine_open(const struct fake_options *o)
                             .default_top_p = o->top_p > 0 ? o->top_p : -1.0f,
                             .default_top_k = -1};
     e->stats.n_page = e->stats.n_page_free = 64;
+    e->stats.n_lane = 1;
     (void)pthread_mutex_init(&e->lock, NULL);
     (void)pthread_condattr_init(&attr);
     (void)pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);

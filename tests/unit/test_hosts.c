@@ -100,7 +100,9 @@ static void expect_go(struct host_member *m, uint64_t generation)
 
 static void a_host_joins_is_told_and_sends_over_its_data_lane(void **state)
 {
-    const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    struct host_self zero = self_of(0, 2);
+    zero.inner = (struct inner_port){8001, {1ull << 63, 7}};
+    const struct host_self one = self_of(1, 2);
     struct host_hub *h = open_hub(&zero, 0);
     struct host_member *m = open_member(&one, host_hub_port(h));
     fathom_diag d = {{0}};
@@ -110,6 +112,7 @@ static void a_host_joins_is_told_and_sends_over_its_data_lane(void **state)
     assert_int_equal(host_hub_gather(h, &d), FATHOM_EPEER);
     assert_string_equal(d.text, "host 1 of 2 has not come");
     assert_int_equal(host_member_join(m, NULL), FATHOM_OK);
+    assert_memory_equal(host_member_inner(m), &zero.inner, sizeof zero.inner);
     gather(h);
     assert_true(host_hub_is_whole(h));
     assert_int_equal(host_hub_generation(h), 1);
@@ -310,13 +313,15 @@ static void a_silent_host_is_lost(void **state)
     const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
     struct host_hub *h = open_hub(&zero, 0);
     struct page_link *lanes[HOST_LANE_N];
+    struct inner_port inner;
     char text[HOST_TEXT_MAX + 1];
     (void)state;
     for (int i = 0; i < HOST_LANE_N; i++) {
         const uint64_t end_us = clock_now_us() + HANG_US;
         assert_int_equal(tcp_link_dial(&lanes[i], "127.0.0.1", host_hub_port(h), end_us, -1, NULL),
                          FATHOM_OK);
-        assert_int_equal(host_greet(lanes[i], &one, 5, (enum host_lane)i, end_us, NULL), FATHOM_OK);
+        assert_int_equal(host_greet(lanes[i], &one, 5, (enum host_lane)i, &inner, end_us, NULL),
+                         FATHOM_OK);
     }
     gather(h);
     wait_for_loss(h);

@@ -133,8 +133,7 @@ static void far_more_load_is_weightier_than_pages(void **state)
     assert_int_equal(place(make(100, N_PROMPT)), 0);
     step(&all.lanes[0]);
     struct sequence *big = make(300, 1000);
-    big->has_lane = true;
-    big->lane = 0;
+    big->end_lane = 1;
     assert_int_equal(place(big), 0); /* 1128 of a mean of 376: above 470 and 256 */
     assert_int_equal(place(make(100, N_PROMPT)), 1);
 }
@@ -144,10 +143,27 @@ static void a_request_goes_to_the_lane_that_it_names(void **state)
     (void)state;
     for (int i = 0; i < 6; i++) {
         struct sequence *q = make(1 + i, 20);
-        q->has_lane = true;
-        q->lane = 2;
+        q->first_lane = 2;
         assert_int_equal(place(q), 2);
     }
+}
+
+/* As of hosts that serve their own lanes alone. */
+static void a_request_stays_on_the_lanes_that_it_names(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 9; i++) {
+        struct sequence *q = make(1 + (int32_t)i, 20);
+        q->first_lane = 1;
+        assert_int_equal(place(q), 1 + i % 2);
+    }
+    for (uint32_t i = 1; i < N_LANE; i++) step(&all.lanes[i]);
+    assert_int_equal(sched_n_waiting(all.lanes[1].sched),
+                     1); /* lane 0 has a place, and not for it */
+    assert_int_equal(lanes_level(all.lanes, N_LANE, MAX_SEQS), 0);
+    all.q[8]->first_lane = 0;
+    assert_int_equal(lanes_level(all.lanes, N_LANE, MAX_SEQS), 1);
+    assert_int_equal(all.q[8]->lane, 0);
 }
 
 static void who_waits_for_a_place_goes_where_one_is(void **state)
@@ -156,11 +172,12 @@ static void who_waits_for_a_place_goes_where_one_is(void **state)
     struct sequence *named = NULL;
     for (int i = 0; i < 7; i++) {
         struct sequence *q = make(1 + i, 20);
-        q->has_lane = true; /* all to one lane; only the fifth has named it */
-        q->lane = 0;
+        q->end_lane = 1; /* all to one lane; only the fifth has named it */
         place(q);
-        q->has_lane = i == 4;
-        if (i == 4) named = q;
+        if (i == 4)
+            named = q;
+        else
+            q->end_lane = N_LANE;
     }
     assert_int_equal(lanes_level(all.lanes, N_LANE, MAX_SEQS), 0); /* nobody runs there yet */
     step(&all.lanes[0]);
@@ -215,6 +232,7 @@ int main(void)
         CASE(pages_do_not_bring_all_requests_to_one_lane),
         CASE(far_more_load_is_weightier_than_pages),
         CASE(a_request_goes_to_the_lane_that_it_names),
+        CASE(a_request_stays_on_the_lanes_that_it_names),
         CASE(who_waits_for_a_place_goes_where_one_is),
         CASE(arrivals_are_numbered_for_all_lanes),
         CASE(statistics_are_of_each_lane_and_of_all),

@@ -16,7 +16,7 @@ static fathom_info info = {.model_type = "deepseek_v32",
                            .backend = "cpu",
                            .max_model_len = 4096,
                            .n_page = 120, /* of which other hosts have room for fewer */
-                           .n_lane = 1};
+                           .n_lane = 2};
 static fathom_stats stats = {.n_running = 3,
                              .n_waiting = 2,
                              .n_page = 100,
@@ -95,7 +95,7 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "vllm:iteration_tokens_total_sum", "", 960);
     assert_sample(&b, "vllm:iteration_tokens_total_bucket", "le=\"1.0\"", 6);
     assert_sample(&b, "vllm:request_max_num_generation_tokens_count", "", 0);
-    assert_sample(&b, "vllm:cache_config_info", "num_gpu_blocks=\"100\"", 1);
+    assert_sample(&b, "vllm:cache_config_info", "num_gpu_blocks=\"50\"", 1);
     assert_sample(&b, "fathom_build_info", "backend=\"cpu\"", 1);
     assert_sample(&b, "fathom_steps_total", "", 7);
     assert_sample(&b, "fathom_steps_ahead_total", "", 5);
@@ -119,6 +119,38 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "process_start_time_seconds", "", 1700000000);
     assert_true(exposition_value(buf_str(&b), "process_resident_memory_bytes", "") > 1e6);
     assert_true(exposition_value(buf_str(&b), "process_cpu_seconds_total", "") > 0);
+    buf_free(&b);
+}
+
+/* What is counted is told once, by host 0. */
+static void another_host_tells_the_gauges_of_its_lanes(void **state)
+{
+    static const struct grammar_cache_stats grammars = {0};
+    fathom_stats own = {.n_running = 2,
+                        .n_waiting = 1,
+                        .n_page = 50,
+                        .n_page_free = 15,
+                        .n_lane = 1,
+                        .lanes = {{2, 1, 15, 1, 9}}};
+    const struct metrics_view v = {.model_name = "m",
+                                   .info = &info,
+                                   .stats = &own,
+                                   .first_lane = 1,
+                                   .gauges_alone = true,
+                                   .grammars = &grammars,
+                                   .ready = true};
+    struct buf b = {0};
+    char why[256] = "";
+    (void)state;
+    assert_int_equal(metrics_write(&b, &metrics, &v), FATHOM_OK);
+    if (!exposition_check(buf_str(&b), why, sizeof why)) fail_msg("%s", why);
+    assert_sample(&b, "vllm:num_requests_running", "", 2);
+    assert_sample(&b, "vllm:kv_cache_usage_perc", "", 0.7);
+    assert_sample(&b, "vllm:cache_config_info", "num_gpu_blocks=\"50\"", 1);
+    assert_sample(&b, "fathom_lane_running", "dp_rank=\"1\"", 2);
+    assert_sample(&b, "fathom_ready", "", 1);
+    assert_null(strstr(buf_str(&b), "dp_rank=\"0\""));
+    assert_null(strstr(buf_str(&b), "counter"));
     buf_free(&b);
 }
 
@@ -319,6 +351,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(tiers_are_told_where_there_are_some, init_metrics),
         cmocka_unit_test_setup(what_the_engine_counts_is_told, init_metrics),
+        cmocka_unit_test_setup(another_host_tells_the_gauges_of_its_lanes, init_metrics),
         cmocka_unit_test_setup(an_engine_that_drafts_tells_how_they_fare, init_metrics),
         cmocka_unit_test_setup(a_finished_request_is_in_every_histogram, init_metrics),
         cmocka_unit_test_setup(one_that_was_given_up_is_counted_and_not_measured, init_metrics),

@@ -396,9 +396,7 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_refused(&r, "-dp 65 --enable-expert-parallel",
                    "--data-parallel-size 65 is out of range");
     assert_refused(&r, "-dp 2", "give --enable-expert-parallel too");
-    assert_refused(&r, "-dp 2 -dpl 1 --enable-expert-parallel", "each of 1 hosts has as many");
-    assert_refused(&r, "-dp 2 -dpe --enable-expert-parallel", "start it once, without this flag");
-    assert_refused(&r, "-dp 8 -tp 4 -dpn 3 --enable-expert-parallel", "one process has all ranks");
+    assert_refused(&r, "-dp 3 -dpl 2 --enable-expert-parallel", "each of 1 hosts has as many");
     parse(&r, COMMAND_SERVE, "-dp 2 -dpl 2 -tp 4 --enable-expert-parallel");
     assert_int_equal(r.s.data_parallel_size, 2);
     assert_int_equal(r.s.tensor_parallel_size, 4);
@@ -472,6 +470,56 @@ static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
     assert_refused(&r, "-pp 3 -n 2", "--nnodes 2 does not divide --pipeline-parallel-size 3");
     parse(&r, COMMAND_SERVE, "-pp 3 -tp 2");
     assert_int_equal(r.s.pipeline_parallel_size, 3);
+    forget(&r);
+}
+
+/* Hosts as vLLM's lines of one process for each rank, or for each host, name them. */
+static void data_parallel_ranks_name_hosts(void **state)
+{
+    static const struct {
+        const char *flags;
+        int nnodes, node_rank;
+        bool all_serve, headless;
+    } lines[] = {
+        {"-dp 4 -dpl 2", 2, 0, false, false},
+        {"-dp 4 -dpl 2 -dpr 2 --headless", 2, 1, false, true},
+        {"-dp 4 -dpl 2 -dph", 2, 0, true, false},
+        {"-dp 4 -dpl 2 -dpr 0 -dph", 2, 0, true, false},
+        {"-dp 4 -dpl 2 -dpr 2 -dph", 2, 1, true, false},
+        {"-dp 4 -dpl 2 -dpr 2", 2, 1, true, false}, /* as vLLM infers */
+        {"-dp 4 -dpn 0", 4, 0, true, false},
+        {"-dp 4 -dpn 3 -dpe", 4, 3, true, false},
+        {"-dp 4 -n 2 -r 1 -dph", 2, 1, true, false},
+        {"-dp 4 -n 4 -r 1 -dpe", 4, 1, true, false},
+        {"-dp 4 -dpl 4 -dpr 0 -dph", 1, 0, false, false},
+        {"-dp 4 -dph", 1, 0, false, false},
+    };
+    struct result r = {0};
+    char line[160];
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        (void)snprintf(line, sizeof line, "-ep %s -dpa 10.0.0.1 -dpp 700", lines[i].flags);
+        parse(&r, COMMAND_SERVE, line);
+        assert_int_equal(r.err, FATHOM_OK);
+        assert_int_equal(r.s.nnodes, lines[i].nnodes);
+        assert_int_equal(r.s.node_rank, lines[i].node_rank);
+        assert_int_equal(r.s.all_serve, lines[i].all_serve);
+        assert_int_equal(r.s.headless, lines[i].headless);
+        assert_string_equal(r.s.master_addr, lines[i].nnodes > 1 ? "10.0.0.1" : "127.0.0.1");
+        assert_int_equal(r.s.master_port, lines[i].nnodes > 1 ? 700 : 29501);
+    }
+    parse(&r, COMMAND_SERVE, "-ep -dp 4 -dpl 2 -dpa 10.0.0.1 --master-addr 10.0.0.2 -dpp 700");
+    assert_string_equal(r.s.master_addr, "10.0.0.2");
+    assert_int_equal(r.s.master_port, 700);
+    assert_noted(&r, "-ep -dp 4 -dph", "no effect: this host has all ranks");
+    assert_refused(&r, "-ep -dp 4 -dpl 2 -dpr 1", "needed is the first rank of a host");
+    assert_refused(&r, "-ep -dp 4 -dpn 4", "needed is the first rank of a host");
+    assert_refused(&r, "-ep -dp 4 -dpl 2 -dpr 2 -r 0", "is of host 1, and --node-rank is 0");
+    assert_refused(&r, "-ep -dp 4 -n 2 -r 1 -dpe", "give --data-parallel-hybrid-lb");
+    assert_refused(&r, "-ep -dp 4 -dpl 2 -dph --headless -r 1", "every host serves");
+    assert_refused(&r, "-ep -dp 4 -dpl 2 -dpr 2 -dph --uds /tmp/a", "--uds: with");
+    assert_refused(&r, "-tp 4 -n 2 -r 1 -dph", "needed are ranks of --data-parallel-size");
+    assert_refused(&r, "-ep -dp 4 -dpl 2 -n 4", "each of 4 hosts has as many");
     forget(&r);
 }
 
@@ -649,6 +697,7 @@ int main(void)
         cmocka_unit_test(all_refusals_are_told_at_once),
         cmocka_unit_test(help_may_be_about_a_group_or_a_name),
         cmocka_unit_test(foreign_flags_are_noted_or_refused_never_ignored),
+        cmocka_unit_test(data_parallel_ranks_name_hosts),
         cmocka_unit_test(every_flag_of_the_deployment_guides_is_known),
         cmocka_unit_test(help_stops_the_checks_and_shows_every_option),
         cmocka_unit_test(the_table_is_sound),

@@ -16,7 +16,9 @@
 struct server_claim {
     int listen_fd;                  /* bound; -1: its owner is who listens on it */
     int admin_fd;                   /* likewise; -1 without --admin-socket, too */
+    int inner_fd;                   /* likewise, for other hosts of the model; -1: there are none */
     uint16_t port;                  /* of listen_fd; 0 on a socket file */
+    uint16_t inner_port;            /* of inner_fd; 0: none */
     const char *uds, *admin_socket; /* our files, removed at the end; NULL: none */
     struct access_log *access_log;  /* NULL: none */
 };

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/host_pass.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
@@ -56,6 +57,7 @@ struct exchange {
     char id[ANSWER_ID_BYTES];          /* of the answer; "": none */
     char request_id[REQUEST_ID_BYTES]; /* the client's; "": the answer's is told instead */
     int32_t lane;                      /* that it asks for; -1: none */
+    uint32_t host;                     /* whose client asks */
     int status;
     uint64_t start_us;
 };
@@ -262,6 +264,7 @@ static void start_job(struct exchange *x)
                                     .tenant = x->tenant,
                                     .request_id = x->request_id,
                                     .lane = x->lane,
+                                    .host = x->host,
                                     .gzip = x->gzip,
                                     .pass = x->pass,
                                     .client = {&client_ops, x}};
@@ -336,7 +339,11 @@ static bool is_known_coding(struct exchange *x, const struct head *h)
 /* Whether anybody may ask so, whatever the route; sets the error if not. */
 static bool may_ask(struct exchange *x, const struct head *h)
 {
-    if (!connection_client_is_known(x->connection)) {
+    if (x->all->is_inner) {
+        if (x->host > 0) return true;
+        (void)api_error_set(&x->error, 401, "invalid_api_key", NULL,
+                            "this port is for hosts that compute the model with this one");
+    } else if (!connection_client_is_known(x->connection)) {
         (void)api_error_set(&x->error, 403, "client_certificate", NULL,
                             "this server asks for a client certificate that its authorities have "
                             "signed");
@@ -385,9 +392,10 @@ static void choose_route(struct exchange *x, const struct head *h)
 }
 
 /* Whether the client is on this machine: by a socket file, or a loopback address. */
-static bool is_near(const struct connection *c)
+static bool is_near(const struct exchange *x)
 {
-    const char *remote = connection_remote(c);
+    const char *remote = connection_remote(x->connection);
+    if (x->all->is_inner) return false;
     return !remote[0] || strncmp(remote, "127.", 4) == 0 || strcmp(remote, "::1") == 0 ||
            strncmp(remote, "::ffff:127.", 11) == 0;
 }
@@ -404,7 +412,10 @@ static fathom_err keep_head(struct exchange *x, const struct head *h)
     x->lane = access_lane(head_find(h, "X-data-parallel-rank"));
     (void)snprintf(x->query, sizeof x->query, "%s", h->query);
     (void)stream_pass_read(&x->pass, head_find(h, STREAM_PASS_HEADER), &x->o->pool_secret,
-                           is_near(x->connection));
+                           is_near(x));
+    if (x->all->is_inner)
+        (void)host_pass_read(&x->host, head_find(h, HOST_PASS_HEADER), x->o->n_host,
+                             x->o->inner_key);
     x->wants_stream = head_query(h, "stream", stream, sizeof stream) && !strcmp(stream, "true");
     if (origin && !(x->allow_origin = mem_strdup(origin))) return FATHOM_ENOMEM;
     if (asked && !(x->asked_headers = mem_strdup(asked))) return FATHOM_ENOMEM;
@@ -501,14 +512,15 @@ static bool take_body(void *arg, const char *bytes, size_t n)
 
 static fathom_err call_route(struct exchange *x, struct buf *body)
 {
-    const struct route_env *env = &x->all->routes;
-    if (x->route->get) return x->route->get(env, x->rest, body, &x->error);
+    struct route_env env = x->all->routes;
+    env.host = x->host;
+    if (x->route->get) return x->route->get(&env, x->rest, body, &x->error);
     const struct route_request r = {.method = route_method(x->method),
                                     .rest = x->rest,
                                     .tenant = x->tenant,
                                     .stream = x->wants_stream,
                                     .query = x->query};
-    return x->route->call(env, &r, body, &x->error);
+    return x->route->call(&env, &r, body, &x->error);
 }
 
 /* A route without the engine is answered at once. */

@@ -21,6 +21,8 @@ struct exchange_env {
     struct route_env routes;
     struct host_names names;
     struct access_log *access_log; /* NULL: none */
+    bool is_inner; /* other hosts hand on what their clients ask, by a host_pass.h; names and
+                      certificates of clients are theirs to look at */
 };
 
 /* exchange_ops - for connections whose arg is a struct exchange_env */

@@ -18,10 +18,13 @@
 
 struct http {
     struct exchange_env exchanges;
+    struct exchange_env inner;      /* of requests that other hosts hand on */
     const struct server_options *o; /* of served */
     struct tls *tls;                /* NULL: none */
     struct loop *loop;
+    struct loop *inner_loop; /* NULL: there are no other hosts, as inner_fd -1 */
     int listen_fd;
+    int inner_fd;
 };
 
 /* A connection is a file handle; the usual soft limit of 1024 is below what we serve. */
@@ -40,6 +43,19 @@ static void raise_file_limit(struct http *h)
     gate_set_max(gate, room);
 }
 
+static fathom_err start_inner(struct http *h, fathom_diag *d)
+{
+    h->inner = h->exchanges;
+    h->inner.is_inner = true;
+    const struct loop_setup setup = {.name = "http-inner",
+                                     .n_thread = h->o->n_http_thread,
+                                     .listen_fd = h->inner_fd,
+                                     .gate = h->exchanges.routes.gate,
+                                     .ops = &exchange_ops,
+                                     .arg = &h->inner};
+    return loop_open(&h->inner_loop, &setup, d);
+}
+
 static fathom_err start(struct http *h, fathom_diag *d)
 {
     TRY(tls_create(&h->tls, &h->o->tls, d));
@@ -54,7 +70,8 @@ static fathom_err start(struct http *h, fathom_diag *d)
                                      .tls = h->tls,
                                      .ops = &exchange_ops,
                                      .arg = &h->exchanges};
-    return loop_open(&h->loop, &setup, d);
+    TRY(loop_open(&h->loop, &setup, d));
+    return h->inner_fd >= 0 ? start_inner(h, d) : FATHOM_OK;
 }
 
 fathom_err http_open(struct http **out, const struct route_env *env, struct server_claim *claim,
@@ -66,6 +83,7 @@ fathom_err http_open(struct http **out, const struct route_env *env, struct serv
     h->exchanges = (struct exchange_env){.routes = *env, .access_log = claim->access_log};
     h->o = &env->served->o;
     h->listen_fd = claim_take(&claim->listen_fd);
+    h->inner_fd = claim_take(&claim->inner_fd);
     fathom_err err = start(h, d);
     if (!err) return FATHOM_OK;
     http_close(h);
@@ -85,6 +103,8 @@ void http_close(struct http *h)
 {
     if (!h) return;
     loop_close(h->loop);
+    loop_close(h->inner_loop);
+    if (h->inner_fd >= 0) (void)close(h->inner_fd);
     if (h->listen_fd >= 0) (void)close(h->listen_fd);
     tls_destroy(h->tls);
     mem_free(h);

@@ -21,6 +21,7 @@ struct route_env {
     struct health *health;
     struct jobs *jobs;
     struct gate *gate;
+    uint32_t host; /* whose port was asked: server_options.n_host */
 };
 
 enum {

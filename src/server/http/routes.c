@@ -81,6 +81,27 @@ static const char *route_name(size_t i)
     return r ? r->path : NULL;
 }
 
+/* Where each host has a port, its gauges are of its own lanes. Returns the first of these. */
+static uint32_t keep_own_lanes(const struct route_env *env, fathom_stats *s)
+{
+    const uint32_t n_host = env->served->o.n_host;
+    if (n_host == 0) return 0;
+    const uint32_t n = s->n_lane / n_host, first = env->host * n;
+    memmove(s->lanes, s->lanes + first, n * sizeof s->lanes[0]);
+    s->n_page /= n_host;
+    s->n_lane = n;
+    s->n_running = s->n_waiting = s->n_page_free = s->n_page_cached = 0;
+    s->n_backlog_token = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        s->n_running += s->lanes[i].n_running;
+        s->n_waiting += s->lanes[i].n_waiting;
+        s->n_page_free += s->lanes[i].n_page_free;
+        s->n_page_cached += s->lanes[i].n_page_cached;
+        s->n_backlog_token += s->lanes[i].n_backlog_token;
+    }
+    return first;
+}
+
 static fathom_err get_metrics(const struct route_env *env, const char *rest, struct buf *body,
                               struct api_error *e)
 {
@@ -91,9 +112,12 @@ static fathom_err get_metrics(const struct route_env *env, const char *rest, str
     struct api_error why = {0};
     grammar_cache_get_stats(env->jobs->grammars, &grammars);
     bool ready = health_check_ready(env->health, &stats, &why) == FATHOM_OK;
+    const uint32_t first_lane = keep_own_lanes(env, &stats);
     const struct metrics_view view = {.model_name = s->o.model_names[0],
                                       .info = s->info,
                                       .stats = &stats,
+                                      .first_lane = first_lane,
+                                      .gauges_alone = env->host > 0,
                                       .grammars = &grammars,
                                       .held_bytes = atomic_load(&env->state->held_bytes),
                                       .n_job = jobs_count(env->jobs),
@@ -116,6 +140,7 @@ static fathom_err get_load(const struct route_env *env, const char *rest, struct
     fathom_stats s;
     struct api_error why = {0};
     bool ready = health_check_ready(env->health, &s, &why) == FATHOM_OK;
+    (void)keep_own_lanes(env, &s);
     (void)buf_printf(body, "{\"server_load\":%zu,\"version\":\"" FATHOM_VERSION "\"",
                      jobs_count(env->jobs));
     (void)buf_printf(body, ",\"accepts\":%s,\"moves_streams\":true,\"numerics\":\"%016llx\"",
