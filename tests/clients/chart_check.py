@@ -14,8 +14,10 @@ import json
 import os
 import re
 import socket
+import ssl
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 import urllib.request
@@ -26,6 +28,10 @@ client_env.enter("kubernetes-validate", requirements="requirements-kubernetes.tx
 
 import kubernetes_validate  # noqa: E402 pylint: disable=wrong-import-position
 import yaml  # noqa: E402 pylint: disable=wrong-import-position
+
+sys.path.insert(0, os.path.join(client_env.ROOT, "tests/e2e"))
+
+from certificates import make_certificate  # noqa: E402 pylint: disable=wrong-import-position
 
 CHART = os.path.join(client_env.ROOT, "deploy/helm/fathom")
 HOSTS = os.path.join(client_env.ROOT, "deploy/kubernetes/hosts.yaml")
@@ -94,7 +100,8 @@ def block(parts, i, scope, active):
             return out, i
         elif words[0] == "if":
             negated = words[1] == "not"
-            holds = bool(look_up(words[-1], scope)) != negated
+            paths = words[2:] if words[1] in ("not", "or") else words[1:]
+            holds = any(look_up(path, scope) for path in paths) != negated
             inner, i = block(parts, i + 1, scope, active and holds)
             out += inner
             if parts[i][1] == "else":
@@ -166,7 +173,9 @@ class Chart(unittest.TestCase):
                   values(models__existingClaim="x", runtimeClassName="nvidia", tolerations=[],
                          nodeSelector={"kubernetes.io/hostname": "g505"}),
                   values(router__enabled=True, router__replicas=2),
-                  values(router__enabled=True, secret="")]
+                  values(router__enabled=True, secret=""),
+                  values(router__enabled=True, tlsSecret="a", router__tlsSecret="b"),
+                  values(router__enabled=True, router__tlsSecret="b", secret="")]
         with open(os.path.join(client_env.ROOT, "deploy/kubernetes/secret.example.yaml"),
                   encoding="utf-8") as f:
             texts = [render(v) for v in chosen] + [f.read()]
@@ -209,8 +218,8 @@ class Chart(unittest.TestCase):
         self.assertEqual(mounted, {v["name"] for v in pod["spec"]["volumes"]})
 
     def test_the_program_knows_what_its_containers_are_told(self):
-        pods = [o["spec"]["template"]["spec"] for o in objects(render(values(router__enabled=True)))
-                if o["kind"] == "Deployment"]
+        chosen = values(router__enabled=True, tlsSecret="a", router__tlsSecret="b")
+        pods = [o["spec"]["template"]["spec"] for o in objects(render(chosen)) if o["kind"] == "Deployment"]
         self.assertEqual(len(pods), 2)
         for container in sum((p["containers"] + p.get("initContainers", []) for p in pods), []):
             words = [a.split("=")[0] for a in container["args"] if a.startswith("--")]
@@ -245,24 +254,53 @@ class Chart(unittest.TestCase):
             self.assertIn({"key": "pool-secret", "path": "pool-secret"}, items[0])
         self.assertNotIn("serviceAccountName", router["spec"])
 
-    def test_what_the_router_is_told_finds_a_server(self):
+    def finds_a_server(self, folder, chosen):
+        """What router and server are told makes them find each other, certificates at the volumes' places."""
         port, front = free_port(), free_port()
-        for o in objects(render(values(router__enabled=True, secret=""))):
-            if o["kind"] == "Deployment" and o["metadata"]["name"] == "fathom-router":
-                args = o["spec"]["template"]["spec"]["containers"][0]["args"]
-        command = [a.replace("fathom-servers:8000", "127.0.0.1:" + port)
-                   .replace("--port=8000", "--port=" + front) for a in args]
+        args = {o["metadata"]["name"]: o["spec"]["template"]["spec"]["containers"][0]["args"]
+                for o in objects(render(chosen)) if o["kind"] == "Deployment"}
+        places = (("fathom-servers:8000", "127.0.0.1:" + port), ("--port=8000", "--port=" + front),
+                  ("/tls/tls.", folder + "/host."), ("/servers/ca.", folder + "/host."))
+        server = ["serve", "--port=" + port, *(a for a in args["fathom"] if a.startswith("--ssl"))]
+        told = []
+        for command in (server, args["fathom-router"]):
+            for a, b in places:
+                command = [word.replace(a, b) for word in command]
+            told.append(command)
+        context = ssl.create_default_context(cafile=f"{folder}/host.crt") if folder else None
+        url = f"http{'s' if folder else ''}://127.0.0.1:{front}/ready"
         with contextlib.ExitStack() as ends:
-            for told in (["serve", "--port=" + port], command):
-                ends.callback(end, subprocess.Popen([FATHOM, *told], stdout=subprocess.DEVNULL,
+            for command in told:
+                ends.callback(end, subprocess.Popen([FATHOM, *command], stdout=subprocess.DEVNULL,
                                                     stderr=subprocess.DEVNULL))
             for _ in range(10 * client_env.HANG_S):
                 with contextlib.suppress(OSError):
-                    with urllib.request.urlopen(f"http://127.0.0.1:{front}/ready") as answer:
+                    with urllib.request.urlopen(url, context=context) as answer:
                         self.assertEqual(answer.status, 200)
                         return
                 time.sleep(0.1)
             self.fail("the router has found no server")
+
+    def test_what_the_router_is_told_finds_a_server(self):
+        self.finds_a_server("", values(router__enabled=True, secret=""))
+
+    def test_what_both_are_told_of_tls_is_enough(self):
+        with tempfile.TemporaryDirectory() as folder:
+            make_certificate(folder, "host")
+            self.finds_a_server(folder, values(router__enabled=True, secret="", tlsSecret="a",
+                                               router__tlsSecret="b"))
+
+    def test_tls_is_where_clients_and_probes_look_for_it(self):
+        made = {o["metadata"]["name"]: o["spec"]["template"] for o in objects(render(values(
+            router__enabled=True, tlsSecret="a", router__tlsSecret="b"))) if o["kind"] == "Deployment"}
+        for name, secret in (("fathom", "a"), ("fathom-router", "b")):
+            container = made[name]["spec"]["containers"][0]
+            probes = [p["httpGet"]["scheme"] for k, p in container.items() if k.endswith("Probe") and "httpGet" in p]
+            self.assertEqual(set(probes), {"HTTPS"})
+            self.assertEqual(made[name]["metadata"]["annotations"]["prometheus.io/scheme"], "https")
+            volumes = {v["name"]: v for v in made[name]["spec"]["volumes"]}
+            self.assertEqual(volumes["tls"]["secret"]["secretName"], secret)
+            self.assertLessEqual({m["name"] for m in container["volumeMounts"]}, set(volumes))
 
 
 def free_port():
@@ -293,6 +331,8 @@ def serve_on_two_hosts(test, commands, environments, port):
             time.sleep(0.1)
         else:
             test.fail("the hosts have not joined")
+        for host in hosts:  # at once, as a launcher does: one alone waits for host 0
+            host.terminate()
     test.assertEqual([h.returncode for h in hosts], [0, 0])
 
 

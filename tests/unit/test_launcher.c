@@ -188,6 +188,19 @@ static void flags_hold_over_what_a_launcher_says(void **state)
     assert_int_equal(r.err, FATHOM_OK);
     assert_true(r.s.nnodes == 2 && r.s.node_rank == 1 && r.s.headless && !r.notes.len);
     forget(&r);
+    /* with a port on each host none is headless, and flags of ranks name the same host */
+    start(&r, COMMAND_SERVE, "LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=1 LWS_LEADER_ADDRESS=h0",
+          "-ep -dp 4 -dpl 2 -dpr 2 -dph -dpa h0 -dpp 9");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_true(r.s.nnodes == 2 && r.s.node_rank == 1 && !r.s.headless && r.s.all_serve);
+    assert_string_equal(r.s.master_addr, "h0");
+    assert_int_equal(r.s.master_port, 9);
+    forget(&r);
+    start(&r, COMMAND_SERVE, "LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=1 LWS_LEADER_ADDRESS=h0",
+          "-ep -dp 4 -dpl 2 -dpr 0 -dph");
+    assert_int_equal(r.err, FATHOM_EINVAL);
+    assert_non_null(strstr(r.d.text, "is of host 0, and --node-rank is 1"));
+    forget(&r);
     /* a flag and a word that do not go together */
     start(&r, COMMAND_SERVE, "NNODES=2 NODE_RANK=0 MASTER_ADDR=h0", "-tp 4 --headless");
     assert_int_equal(r.err, FATHOM_EINVAL);
