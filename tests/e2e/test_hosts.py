@@ -630,6 +630,9 @@ def ports_of_ranks():
         assert status("another", certificate, key) == 401
         assert status("secret") == 200
         assert lanes_of(first) == {0: 0}
+        other.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "reloaded: the TLS certificate" in other.text())
+        assert status("secret") == 200
         assert first.stop() == 0
         other.kill()
 
