@@ -11,7 +11,7 @@ fathom_err lane_init(struct lane *l, const struct lane_config *c, fathom_diag *d
 {
     const struct sched_config *sched = &c->sched;
     ASSERT(c->n_page >= 1 && sched->lane < (sched->n_lane ? sched->n_lane : 1));
-    *l = (struct lane){.i = sched->lane};
+    *l = (struct lane){.i = sched->lane, .first = sched->lane, .end = sched->lane + 1};
     TRY(page_pool_create(&l->pool, c->n_page, d));
     if (!c->no_prefix_cache) TRY(prefix_create(&l->prefix, l->pool, sched->max_draft > 0, d));
     TRY(sched_create(&l->sched, sched, l->pool, l->prefix, d));
@@ -40,7 +40,7 @@ void lane_check(const struct lane *l)
     sched_check(l->sched);
     for (const struct request *r = sched_first_waiting(l->sched); r; r = r->next) {
         const struct sequence *q = sequence_of((struct request *)r);
-        ASSERT(q->lane == l->i);
+        ASSERT(q->lane == l->i && q->first_lane >= l->first && q->end_lane <= l->end);
         n_owed += q->n_owed;
     }
     ASSERT(n_owed <= l->n_owed_token);
@@ -121,6 +121,8 @@ void lane_add(struct lane *l, struct sequence *q)
 {
     ASSERT(q->n_owed == 0 && q->request.state == REQUEST_NEW);
     q->lane = l->i;
+    if (q->first_lane < l->first) l->first = q->first_lane;
+    if (q->end_lane > l->end) l->end = q->end_lane;
     sched_add(l->sched, &q->request);
     owe(l, q, q->request.n_prompt - count_given(&q->request));
 }
@@ -141,6 +143,7 @@ static bool may_be_on(const struct sequence *q, uint32_t lane)
 
 static struct sequence *first_movable(const struct lane *l, uint32_t to)
 {
+    if (to < l->first || to >= l->end) return NULL;
     struct request *r = sched_first_waiting(l->sched);
     while (r && (!may_be_on(sequence_of(r), to) || !sched_may_withdraw(r))) r = r->next;
     return r ? sequence_of(r) : NULL;

@@ -22,6 +22,8 @@
 
 struct lane {
     uint32_t i; /* its number */
+    uint32_t first,
+        end; /* no request that came here may be on a lane before first, or from end on */
     struct page_pool *pool;
     struct prefix_cache *prefix; /* NULL: turned off */
     struct sched *sched;
@@ -69,7 +71,8 @@ void lane_end(struct lane *l, struct sequence *q, enum request_finish why, uint6
  * place on another, has had no pages there and may be on both; before each plan
  *
  * Returns  how many have moved.
- * Cost     O(lanes) a lane; nothing is looked at where nobody waits. */
+ * Cost     O(lanes) a lane, and the requests that wait where some may be on both; nothing is looked
+ *          at where nobody waits. */
 uint32_t lanes_level(struct lane *lanes, uint32_t n_lane, uint32_t max_num_seqs);
 
 /* ---- its part of a step ---- */

@@ -161,9 +161,11 @@ static void a_request_stays_on_the_lanes_that_it_names(void **state)
     assert_int_equal(sched_n_waiting(all.lanes[1].sched),
                      1); /* lane 0 has a place, and not for it */
     assert_int_equal(lanes_level(all.lanes, N_LANE, MAX_SEQS), 0);
-    all.q[8]->first_lane = 0;
+    assert_int_equal(all.lanes[1].first, 1); /* so that nobody is looked at for it */
+    struct sequence *any = make(30, 20);
+    lane_add(&all.lanes[1], any);
     assert_int_equal(lanes_level(all.lanes, N_LANE, MAX_SEQS), 1);
-    assert_int_equal(all.q[8]->lane, 0);
+    assert_int_equal(any->lane, 0);
 }
 
 static void who_waits_for_a_place_goes_where_one_is(void **state)
@@ -172,12 +174,9 @@ static void who_waits_for_a_place_goes_where_one_is(void **state)
     struct sequence *named = NULL;
     for (int i = 0; i < 7; i++) {
         struct sequence *q = make(1 + i, 20);
-        q->end_lane = 1; /* all to one lane; only the fifth has named it */
-        place(q);
-        if (i == 4)
-            named = q;
-        else
-            q->end_lane = N_LANE;
+        if (i == 4) named = q;
+        if (i == 4) q->end_lane = 1; /* all to one lane; only the fifth has named it */
+        lane_add(&all.lanes[0], q);
     }
     assert_int_equal(lanes_level(all.lanes, N_LANE, MAX_SEQS), 0); /* nobody runs there yet */
     step(&all.lanes[0]);
