@@ -531,6 +531,15 @@ size_t jobs_count(struct jobs *jobs)
     return n;
 }
 
+size_t jobs_count_of(struct jobs *jobs, uint32_t host)
+{
+    size_t n = 0;
+    (void)pthread_mutex_lock(&jobs->lock);
+    for (const struct job *job = jobs->first; job; job = job->next) n += job->host == host;
+    (void)pthread_mutex_unlock(&jobs->lock);
+    return n;
+}
+
 static void tick_job(struct job *job, uint64_t now_us)
 {
     uint64_t interval_us = (uint64_t)job->jobs->served->o.comment_interval_ms * 1000;

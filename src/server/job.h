@@ -143,8 +143,9 @@ enum job_action {
 void jobs_init(struct jobs *jobs);
 void jobs_free(struct jobs *jobs);
 
-/* jobs_count - requests on their way */
+/* jobs_count - requests on their way; jobs_count_of - of them those of a host's clients, O(all) */
 size_t jobs_count(struct jobs *jobs);
+size_t jobs_count_of(struct jobs *jobs, uint32_t host);
 
 /* One answer may hold this part of what all may. */
 enum { JOB_ANSWER_PARTS = 4 };

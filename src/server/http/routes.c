@@ -142,7 +142,7 @@ static fathom_err get_load(const struct route_env *env, const char *rest, struct
     bool ready = health_check_ready(env->health, &s, &why) == FATHOM_OK;
     (void)keep_own_lanes(env, &s);
     (void)buf_printf(body, "{\"server_load\":%zu,\"version\":\"" FATHOM_VERSION "\"",
-                     jobs_count(env->jobs));
+                     jobs_count_of(env->jobs, env->host));
     (void)buf_printf(body, ",\"accepts\":%s,\"moves_streams\":true,\"numerics\":\"%016llx\"",
                      ready ? "true" : "false", (unsigned long long)info->numerics);
     (void)buf_printf(body, ",\"running\":%u,\"waiting\":%u,\"max_running\":%u", s.n_running,
