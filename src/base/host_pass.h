@@ -3,6 +3,7 @@
  *   X-Fathom-Host: 1-0123456789abcdef0123456789abcdef
  *
  * The host's number, and the key that host 0 has told it. The request is for that host's lanes.
+ * HOST_NAME_HEADER is the header Host that the client has sent.
  */
 #ifndef FATHOM_BASE_HOST_PASS_H
 #define FATHOM_BASE_HOST_PASS_H
@@ -11,6 +12,7 @@
 #include <stdint.h>
 
 #define HOST_PASS_HEADER "X-Fathom-Host"
+#define HOST_NAME_HEADER "X-Forwarded-Host"
 
 enum { HOST_PASS_BYTES = 48 }; /* of the header's value, at most, with a NUL */
 

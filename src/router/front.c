@@ -253,6 +253,7 @@ static bool is_own_field(const struct front *f, const char *name)
         "Host",    "Connection", "Content-Length", "Keep-Alive",    "Transfer-Encoding", "Expect",
         "Upgrade", "TE",         "Trailer",        HOST_PASS_HEADER};
     if (strcasecmp(name, STREAM_PASS_HEADER) == 0) return !f->host;
+    if (strcasecmp(name, HOST_NAME_HEADER) == 0) return f->host;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (strcasecmp(name, names[i]) == 0) return true;
     }
@@ -267,6 +268,7 @@ static void pass_fields(struct exchange *x, const struct head *h)
         if (is_own_field(x->all, h->fields[i].name)) continue;
         (void)buf_printf(out, "%s: %s\r\n", h->fields[i].name, h->fields[i].value);
     }
+    if (x->all->host && h->host) (void)buf_printf(out, HOST_NAME_HEADER ": %s\r\n", h->host);
     if (*remote) (void)buf_printf(out, "X-Forwarded-For: %s\r\n", remote);
 }
 
@@ -354,7 +356,7 @@ static void *begin_exchange(void *arg, struct connection *c, const struct head *
     }
     if (!host_names_take(&x->all->names, h->host)) {
         refuse(x, 403, "host_not_allowed",
-               "the header Host has another name than the router's, which is localhost or its "
+               "the header Host has another name than this port's, which is localhost or its "
                "address; start it with --allowed-hosts NAME if that is its name");
     }
     if (x->own && x->own->guarded && !may_change(x, h)) {
@@ -362,7 +364,8 @@ static void *begin_exchange(void *arg, struct connection *c, const struct head *
                "servers are added and removed from the router's machine, or with --admin-key");
     }
     if (!x->own && atomic_load(&x->all->draining)) {
-        refuse(x, 503, "shutting_down", "the router is being stopped");
+        refuse(x, 503, "shutting_down",
+               x->all->host ? "this host is being stopped" : "the router is being stopped");
     }
     if (!x->own && connection_is_over_limit(c)) {
         refuse(x, 503, "too_many_connections", "as many connections are open as may be");

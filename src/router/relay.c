@@ -280,7 +280,7 @@ static void end_stream(struct relay *r, bool ok, const char *cause)
 static enum pool_end how_it_ended(const struct relay *r, bool ok)
 {
     if (!r->attached || r->asks_anew) return POOL_LEFT;
-    if (!ok) return POOL_FAILED;
+    if (!ok) return r->all->has_one ? POOL_LEFT : POOL_FAILED;
     bool refused = r->state == RELAY_ASKING && is_refusal(r->status);
     return refused || r->gave_up || r->follow.fails ? POOL_REFUSED : POOL_SERVED;
 }

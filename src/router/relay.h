@@ -44,6 +44,7 @@ struct relays {
     struct pool *pool;
     struct pool_secret secret;
     uint32_t max_moves;             /* of a stream to another server */
+    bool has_one;                   /* server, which is asked whatever has failed there before */
     atomic_uint_fast64_t n_prefill; /* prompts that another server has computed */
     atomic_uint_fast64_t n_request, n_retry, n_move, n_unserved;
     atomic_uint n_live;

@@ -148,6 +148,7 @@ static fathom_err open_all(struct router *r, fathom_diag *d)
     r->relays.pool = r->pool;
     r->relays.secret = r->o.secret;
     r->relays.max_moves = r->o.max_moves;
+    r->relays.has_one = r->o.is_host;
     r->front.relays = &r->relays;
     r->front.admin_key = r->o.admin_key;
     r->front.host = r->o.is_host ? &r->host : NULL;

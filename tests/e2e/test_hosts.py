@@ -24,6 +24,7 @@ refused: hosts that do not belong together, and options that do not.
 """
 
 import atexit
+import base64
 import ctypes.util
 import http.client
 import json
@@ -551,6 +552,8 @@ def ports():
     wait_until(lambda: ready(other)[0] == 200)
     line = last_line(*flags, "--headless", "-dpr", "2")
     assert "layout: host 1 and host 0" in line, line
+    taken = last_line(*FLAGS, *four, "-dph", "--master-port", str(port - 1), "--port", "0")
+    assert f"{port} for the other hosts' requests: --master-addr is" in taken, taken
     # the same answers, whole and as they come
     assert answers(first) == answers(other)
     chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20, "seed": 5}
@@ -563,7 +566,9 @@ def ports():
     assert sum(lanes_of(first).values()) == 1 and lanes_of(other) == {2: 1, 3: 2}
     running = [sum(v for k, v in s.metrics().items() if k.startswith("vllm:num_requests_running"))
                for s in (first, other)]
-    assert running == [1, 3] and json.loads(get(other, "/load")[1])["running"] == 3
+    assert running == [1, 3]
+    loads = [json.loads(get(s, "/load")[1]) for s in (first, other)]
+    assert [(d["running"], d["server_load"]) for d in loads] == [(1, 1), (3, 3)], loads
     status, text = get(other, "/metrics")
     assert status == 200 and "fathom_ready" in text and "_total" not in text, text
     connection = other.connect()
@@ -617,11 +622,13 @@ def ports_of_ranks():
         context = ssl.create_default_context(cafile=certificate)
         context.check_hostname = False
 
-        def status(key, *shown):
+        def status(key, *shown, page=None):
             if shown:
                 context.load_cert_chain(*shown)
             c = http.client.HTTPSConnection(other.host, other.port, timeout=HANG_S, context=context)
-            c.request("POST", "/v1/completions", json.dumps(body_of(0)), {"Authorization": "Bearer " + key})
+            login = "Basic " + base64.b64encode((":" + key).encode()).decode()
+            headers = {"Authorization": login, "Origin": page} if page else {"Authorization": "Bearer " + key}
+            c.request("POST", "/v1/completions", json.dumps(body_of(0)), headers)
             return c.getresponse().status
 
         wait_until(lambda: ready(first)[0] == 200)
@@ -629,6 +636,9 @@ def ports_of_ranks():
         assert status("secret") == 403  # it has no certificate
         assert status("another", certificate, key) == 401
         assert status("secret") == 200
+        # the login of a browser is for the page of the port that it came to
+        assert status("secret", page=f"https://{other.host}:{other.port}") == 200
+        assert status("secret", page=f"https://{first.host}:{first.port}") == 401
         assert lanes_of(first) == {0: 0}
         other.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "reloaded: the TLS certificate" in other.text())

@@ -21,8 +21,13 @@ static fathom_err take_inner_port(struct server_claim *c, const struct server_op
     fathom_err err = FATHOM_EIO;
     if (!o->inner_host)
         err = listen_bind_tcp("::", o->inner_port, &c->inner_fd, &c->inner_port, NULL);
-    if (err) TRY(listen_bind_tcp(host, o->inner_port, &c->inner_fd, &c->inner_port, d));
-    return listen_begin(c->inner_fd, d);
+    if (err) err = listen_bind_tcp(host, o->inner_port, &c->inner_fd, &c->inner_port, NULL);
+    if (!err) err = listen_begin(c->inner_fd, NULL);
+    if (!err) return FATHOM_OK;
+    FAIL(d, err,
+         "cannot listen on %s port %u for the other hosts' requests: --master-addr is an address "
+         "of this host, and the port behind --master-port is free",
+         host, o->inner_port);
 }
 
 static fathom_err take_all(struct server_claim *c, const struct server_options *o, fathom_diag *d)

@@ -298,7 +298,8 @@ static bool may_use_login(const struct exchange *x, const struct head *h)
     const struct access_asker asker = {.method = route_method(x->method),
                                        .fetch_site = head_find(h, "Sec-Fetch-Site"),
                                        .origin = head_find(h, "Origin"),
-                                       .host = h->host};
+                                       .host = x->all->is_inner ? head_find(h, HOST_NAME_HEADER)
+                                                                : h->host};
     return (x->route && x->route->web) || access_is_own_page(&asker);
 }
 
