@@ -44,6 +44,11 @@ static fathom_err take_place(struct option_walk *w)
     const int64_t first = is_single ? s->data_parallel_rank : s->data_parallel_start_rank;
     const int64_t n_local = s->data_parallel_size / s->nnodes;
     if (first < 0 || n_local == 0) return FATHOM_OK;
+    if (s->data_parallel_rank >= 0 && s->data_parallel_rank != first) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--data-parallel-rank %lld and --data-parallel-start-rank %lld: leave one out",
+             (long long)s->data_parallel_rank, (long long)first);
+    }
     if (first >= s->data_parallel_size || first % n_local != 0) {
         FAIL(w->diag, FATHOM_EINVAL,
              "%s %lld of --data-parallel-size %lld over %lld hosts: needed is the first rank of a "

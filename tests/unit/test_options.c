@@ -514,6 +514,7 @@ static void data_parallel_ranks_name_hosts(void **state)
     assert_noted(&r, "-ep -dp 4 -dph", "no effect: this host has all ranks");
     assert_refused(&r, "-ep -dp 4 -dpl 2 -dpr 1", "needed is the first rank of a host");
     assert_refused(&r, "-ep -dp 4 -dpn 4", "needed is the first rank of a host");
+    assert_refused(&r, "-ep -dp 4 -dpn 2 -dpr 0", "leave one out");
     assert_refused(&r, "-ep -dp 4 -dpl 2 -dpr 2 -r 0", "is of host 1, and --node-rank is 0");
     assert_refused(&r, "-ep -dp 4 -n 2 -r 1 -dpe", "give --data-parallel-hybrid-lb");
     assert_refused(&r, "-ep -dp 4 -dpl 2 -dph --headless -r 1", "every host serves");
