@@ -73,7 +73,7 @@ static const struct refusal refusals[] = {
      "tool_choice demands a call and guided_json says what the content must be: an answer cannot "
      "be "
      "both"},
-    {API_CHAT, "{" M ",\"parallel_tool_calls\":1}", "parallel_tool_calls",
+    {API_CHAT, "{" M ",\"parallel_tool_calls\":2}", "parallel_tool_calls",
      "parallel_tool_calls is an integer, needed is a boolean"},
     {API_CHAT, "{" M ",\"response_format\":{\"type\":\"structural_tag\"}}", "response_format.type",
      "response_format.type is \"structural_tag\", which is not supported; text, json_object and "
@@ -180,8 +180,35 @@ static const struct refusal refusals[] = {
     {API_CHAT, "{" M ",\"top_logprobs\":2}", "top_logprobs",
      "top_logprobs is only taken when logprobs is true"},
     {API_CHAT, "{" M ",\"logprobs\":3}", "logprobs", "logprobs is an integer, needed is a boolean"},
-    {API_COMPLETION, "{" P ",\"logprobs\":true}", "logprobs",
-     "logprobs is a boolean, needed is an integer"},
+    {API_COMPLETION, "{" P ",\"logprobs\":\"true\"}", "logprobs",
+     "logprobs is a string, needed is an integer"},
+    /* text that is no number, and what a number in a text may be */
+    {API_CHAT, "{" M ",\"max_tokens\":\"\"}", "max_tokens",
+     "max_tokens is an empty string, needed is an integer"},
+    {API_CHAT, "{" M ",\"max_tokens\":\"0x10\"}", "max_tokens",
+     "max_tokens is a string, needed is an integer"},
+    {API_CHAT, "{" M ",\"max_tokens\":\"5 \"}", "max_tokens",
+     "max_tokens is a string, needed is an integer"},
+    {API_CHAT, "{" M ",\"max_tokens\":\"5\\u00006\"}", "max_tokens",
+     "max_tokens is a string, needed is an integer"},
+    {API_CHAT, "{" M ",\"max_tokens\":\"5.5\"}", "max_tokens",
+     "max_tokens is a string, needed is an integer"},
+    {API_CHAT, "{" M ",\"max_tokens\":\"-5\"}", "max_tokens",
+     "max_tokens is -5, needed is 1 to 2147483647"},
+    {API_CHAT, "{" M ",\"seed\":\"99999999999999999999\"}", "seed",
+     "seed is a string, needed is an integer"},
+    {API_CHAT, "{" M ",\"temperature\":\"2.5\"}", "temperature",
+     "temperature is 2.5, needed is 0 to 2"},
+    {API_CHAT, "{" M ",\"temperature\":\"1e999\"}", "temperature",
+     "temperature is a string, needed is a number"},
+    {API_CHAT, "{" M ",\"temperature\":\"nan\"}", "temperature",
+     "temperature is a string, needed is a number"},
+    {API_CHAT, "{" M ",\"temperature\":\"-\"}", "temperature",
+     "temperature is a string, needed is a number"},
+    {API_CHAT, "{" M ",\"temperature\":\"0000000000000000000000000000000001\"}", "temperature",
+     "temperature is a string, needed is a number"},
+    {API_CHAT, "{" M ",\"stream\":\"perhaps\"}", "stream",
+     "stream is a string, needed is a boolean"},
     /* stops and bias */
     {API_CHAT, "{" M ",\"stop\":[\"a\",\"\"]}", "stop[1]",
      "stop[1] is an empty string, which would stop at once"},
@@ -199,19 +226,20 @@ static const struct refusal refusals[] = {
      "logit_bias[\"99999999999999999999\"]",
      "logit_bias[\"99999999999999999999\"]: the key is not a token id, needed is 0 to 999"},
     /* streaming, thinking */
-    {API_CHAT, "{" M ",\"stream\":1}", "stream", "stream is an integer, needed is a boolean"},
+    {API_CHAT, "{" M ",\"stream\":2}", "stream", "stream is an integer, needed is a boolean"},
     {API_CHAT, "{" M ",\"stream_options\":{}}", "stream_options",
      "stream_options is only taken when stream is true"},
-    {API_CHAT, "{" M ",\"stream\":true,\"stream_options\":{\"include_usage\":1}}",
+    {API_CHAT, "{" M ",\"stream\":true,\"stream_options\":{\"include_usage\":1.5}}",
      "stream_options.include_usage",
-     "stream_options.include_usage is an integer, needed is a boolean"},
+     "stream_options.include_usage is a number, needed is a boolean"},
     {API_CHAT, "{" M ",\"reasoning_effort\":\"some\"}", "reasoning_effort",
      "reasoning_effort is \"some\", needed is none or minimal (no thinking), low, medium, high, "
      "xhigh or max (thinking)"},
     {API_CHAT, "{" M ",\"thinking\":{\"type\":\"on\"}}", "thinking.type",
      "thinking.type is \"on\", needed is enabled, disabled or auto"},
-    {API_CHAT, "{" M ",\"chat_template_kwargs\":{\"thinking\":1}}", "chat_template_kwargs.thinking",
-     "chat_template_kwargs.thinking is an integer, needed is a boolean"},
+    {API_CHAT, "{" M ",\"chat_template_kwargs\":{\"thinking\":[]}}",
+     "chat_template_kwargs.thinking",
+     "chat_template_kwargs.thinking is an empty array, needed is a boolean"},
     {API_CHAT, "{" M ",\"continue_final_message\":true}", "continue_final_message",
      "continue_final_message needs a last message of the role assistant, messages[0] has another"},
     {API_CHAT, "{" M ",\"continue_final_message\":true,\"add_generation_prompt\":true}",
@@ -403,6 +431,43 @@ static void test_every_value_arrives(void **state)
     api_request_drop_body(&r);
     assert_int_equal(json_array_size(r.tools), 1);
     api_request_free(&r);
+}
+
+/* As templates of requests send them. */
+static void test_numbers_and_flags_may_be_text(void **state)
+{
+    (void)state;
+    struct api_request r;
+    struct api_error e;
+    const char *body =
+        "{" M ",\"max_tokens\":\"5\",\"n\":\"2.0\",\"temperature\":\"0.5\",\"top_p\":\"1\","
+        "\"top_k\":\"-1\",\"seed\":\"9223372036854775807\",\"stop_token_ids\":[\"7\"],"
+        "\"logit_bias\":{\"7\":\"-2.5\"},\"stream\":\"True\",\"logprobs\":1,\"ignore_eos\":\"no\","
+        "\"skip_special_tokens\":0,\"stream_options\":{\"include_usage\":\"on\"},"
+        "\"chat_template_kwargs\":{\"thinking\":\"false\"},\"parallel_tool_calls\":\"false\"}";
+    if (parse(&r, API_CHAT, body, &e)) fail_msg("%s", e.diag.text);
+    const fathom_sampling *s = &r.sampling;
+    assert_true(r.max_tokens == 5 && r.n == 2 && s->temperature == 0.5f && s->top_p == 1.0f);
+    assert_true(s->top_k == -1 && s->has_seed && s->seed == INT64_MAX);
+    assert_true(s->n_stop_id == 1 && s->stop_ids[0] == 7 && s->bias[0].bias == -2.5f);
+    assert_true(r.stream && s->logprobs && !s->ignore_eos && !r.skip_special_tokens);
+    assert_true(r.include_usage && r.thinking == API_OFF && r.rule.one_call);
+    assert_int_equal(r.warnings.n, 0);
+    api_request_free(&r);
+
+    static const struct {
+        const char *logprobs;
+        bool on;
+        uint32_t n_top;
+    } cases[] = {{"true", true, 1}, {"false", false, 0}, {"\"3\"", true, 3}, {"0", true, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[64];
+        (void)snprintf(text, sizeof text, "{" P ",\"logprobs\":%s}", cases[i].logprobs);
+        if (parse(&r, API_COMPLETION, text, &e)) fail_msg("%s", e.diag.text);
+        assert_int_equal(r.sampling.logprobs, cases[i].on);
+        assert_int_equal(r.sampling.n_top_logprobs, cases[i].n_top);
+        api_request_free(&r);
+    }
 }
 
 static void test_defaults_are_told_from_values(void **state)
@@ -660,6 +725,7 @@ int main(void)
         cmocka_unit_test(test_message_paths_are_kept),
         cmocka_unit_test(test_equal_salts_are_equal),
         cmocka_unit_test(test_every_value_arrives),
+        cmocka_unit_test(test_numbers_and_flags_may_be_text),
         cmocka_unit_test(test_defaults_are_told_from_values),
         cmocka_unit_test(test_prompt_logprobs_are_the_more_of_two_wishes),
         cmocka_unit_test(test_best_of_makes_more_choices_than_are_told),

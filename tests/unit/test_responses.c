@@ -135,7 +135,7 @@ static const struct refusal refusals[] = {
      "max_output_tokens is 0, needed is 1 to 2147483647"},
     {"{" ASK ",\"previous_response_id\":\"resp_2\"}", "previous_response_id",
      "there is no response resp_2"},
-    {"{" ASK ",\"store\":1}", "store", "store is an integer, needed is a boolean"},
+    {"{" ASK ",\"store\":2}", "store", "store is an integer, needed is a boolean"},
 };
 
 static void test_refusals(void **state)

@@ -113,11 +113,12 @@ static fathom_err read_tool_choice(struct field_context *x, const struct field *
     if (!json_is_string(type)) return field_wrong_type(x, "tool_choice.type", type, "a string");
     const json_t *single = json_object_get(v, "disable_parallel_tool_use");
     if (single && !json_is_null(single)) {
-        if (!json_is_boolean(single)) {
+        bool on;
+        if (!field_boolean(single, &on)) {
             return field_wrong_type(x, "tool_choice.disable_parallel_tool_use", single,
                                     "a boolean");
         }
-        TRY(field_pass_new(x, "parallel_tool_calls", json_boolean(!json_is_true(single))));
+        TRY(field_pass_new(x, "parallel_tool_calls", json_boolean(!on)));
     }
     return pass_choice(x, json_string_value(type), json_object_get(v, "name"));
 }

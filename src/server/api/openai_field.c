@@ -90,16 +90,17 @@ static fathom_err read_bad_words(struct field_context *x, const struct field *f,
 
 static fathom_err read_chat_logprobs(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
-    x->r->sampling.logprobs = json_is_true(v);
-    return FATHOM_OK;
+    if (field_boolean(v, &x->r->sampling.logprobs)) return FATHOM_OK;
+    return field_wrong_type(x, f->name, v, "a boolean");
 }
 
+/* true is 1, as a chat's field of that name has it. */
 static fathom_err read_completion_logprobs(struct field_context *x, const struct field *f,
                                            json_t *v)
 {
-    int64_t i;
-    TRY(field_read_integer(x, f, v, &i));
+    int64_t i = json_is_true(v);
+    if (json_is_false(v)) return FATHOM_OK;
+    if (!i) TRY(field_read_integer(x, f, v, &i));
     x->r->sampling.logprobs = true;
     x->r->sampling.n_top_logprobs = (uint32_t)i;
     return FATHOM_OK;

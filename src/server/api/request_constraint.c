@@ -74,8 +74,9 @@ fathom_err field_guided_choice(struct field_context *x, const struct field *f, j
 /* SGLang's: false has reasoning told with the answer's text. */
 fathom_err field_separate_reasoning(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
-    if (json_is_true(v)) return FATHOM_OK;
+    bool on;
+    if (!field_boolean(v, &on)) return field_wrong_type(x, f->name, v, "a boolean");
+    if (on) return FATHOM_OK;
     return api_error_set(x->e, 400, "unsupported_value", f->name,
                          "%s is false, only true is supported: start the server with "
                          "--reasoning-parser none",
@@ -150,16 +151,18 @@ fathom_err field_response_format(struct field_context *x, const struct field *f,
 static fathom_err set_object_if(struct field_context *x, const char *field, const char *path,
                                 json_t *v)
 {
-    if (!json_is_boolean(v)) return field_wrong_type(x, path, v, "a boolean");
-    return json_is_true(v) ? set_object(x, field, path) : FATHOM_OK;
+    bool on;
+    if (!field_boolean(v, &on)) return field_wrong_type(x, path, v, "a boolean");
+    return on ? set_object(x, field, path) : FATHOM_OK;
 }
 
 /* White space as Python's json.dumps writes it. */
 static fathom_err set_space(struct field_context *x, const char *field, const char *path, json_t *v)
 {
+    bool on;
     (void)field;
-    if (!json_is_boolean(v)) return field_wrong_type(x, path, v, "a boolean");
-    if (json_is_true(v)) x->r->rule.options.space = GRAMMAR_SPACE_ONE;
+    if (!field_boolean(v, &on)) return field_wrong_type(x, path, v, "a boolean");
+    if (on) x->r->rule.options.space = GRAMMAR_SPACE_ONE;
     return FATHOM_OK;
 }
 
@@ -298,7 +301,8 @@ fathom_err field_tool_choice(struct field_context *x, const struct field *f, jso
 
 fathom_err field_parallel_tool_calls(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
-    x->r->rule.one_call = json_is_false(v);
+    bool on;
+    if (!field_boolean(v, &on)) return field_wrong_type(x, f->name, v, "a boolean");
+    x->r->rule.one_call = !on;
     return FATHOM_OK;
 }

@@ -2,10 +2,13 @@
  * a flag or a word */
 #include "server/api/request_field.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/fail.h"
 #include "base/json.h"
@@ -42,10 +45,12 @@ fathom_err field_out_of_range(struct field_context *x, const char *path, const j
                               double hi, bool lo_open)
 {
     char seen[40], range[80];
-    if (json_is_integer(v)) {
-        (void)snprintf(seen, sizeof seen, "%lld", (long long)json_integer_value(v));
+    bool is_integer;
+    int64_t i = field_integer(v, &is_integer);
+    if (json_is_integer(v) || (is_integer && !json_is_real(v))) {
+        (void)snprintf(seen, sizeof seen, "%lld", (long long)i);
     } else {
-        (void)snprintf(seen, sizeof seen, "%g", json_number_value(v));
+        (void)snprintf(seen, sizeof seen, "%g", field_number(v, &is_integer));
     }
     if (isinf(hi)) {
         (void)snprintf(range, sizeof range, "%s %.10g", lo_open ? "more than" : "at least", lo);
@@ -139,26 +144,66 @@ fathom_err field_check_keys(struct field_context *x, const char *path, const jso
 
 /* ---- readers by type ----------------------------------------------------------------------- */
 
+enum { NUMBER_TEXT_MAX = 32 };
+
+/* Decimal digits as JSON has them: strtod would take more. NULL: v is no such text. */
+static const char *number_text(const json_t *v)
+{
+    const char *s = json_string_value(v);
+    size_t n = json_string_length(v);
+    if (n == 0 || n > NUMBER_TEXT_MAX || strspn(s, "+-.0123456789eE") != n) return NULL;
+    return s;
+}
+
+double field_number(const json_t *v, bool *ok)
+{
+    const char *s = number_text(v);
+    char *end = NULL;
+    *ok = json_is_number(v);
+    if (*ok || !s) return json_number_value(v);
+    double d = strtod(s, &end);
+    *ok = *end == '\0' && isfinite(d);
+    return d;
+}
+
 int64_t field_integer(const json_t *v, bool *ok)
 {
+    const char *s = number_text(v);
+    char *end = NULL;
     *ok = true;
     if (json_is_integer(v)) return json_integer_value(v);
-    double d = json_is_real(v) ? json_real_value(v) : NAN;
-    *ok = d == rint(d) && fabs(d) < 9e15;
+    errno = 0;
+    int64_t i = s ? strtoll(s, &end, 10) : 0;
+    if (s && errno == 0 && *end == '\0') return i;
+    double d = field_number(v, ok);
+    *ok = *ok && d == rint(d) && fabs(d) < 9e15;
     return *ok ? (int64_t)d : 0;
+}
+
+bool field_boolean(const json_t *v, bool *out)
+{
+    static const char *const words[] = {"0", "false", "no", "off", "1", "true", "yes", "on"};
+    enum { N_WORD = sizeof words / sizeof words[0] };
+    *out = json_is_true(v) || (json_is_integer(v) && json_integer_value(v) == 1);
+    if (json_is_boolean(v) || *out || (json_is_integer(v) && !json_integer_value(v))) return true;
+    for (size_t i = 0; json_is_string(v) && i < N_WORD; i++) {
+        *out = i >= N_WORD / 2;
+        if (strcasecmp(words[i], json_string_value(v)) == 0) return true;
+    }
+    return false;
 }
 
 fathom_err field_flag(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
-    *(bool *)member(x, f) = json_is_true(v);
-    return FATHOM_OK;
+    if (field_boolean(v, member(x, f))) return FATHOM_OK;
+    return field_wrong_type(x, f->name, v, "a boolean");
 }
 
 fathom_err field_real(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_number(v)) return field_wrong_type(x, f->name, v, "a number");
-    double d = json_number_value(v);
+    bool ok;
+    double d = field_number(v, &ok);
+    if (!ok) return field_wrong_type(x, f->name, v, "a number");
     if (!(d >= f->lo && d <= f->hi) || (f->lo_open && d == f->lo)) {
         return field_out_of_range(x, f->name, v, f->lo, f->hi, f->lo_open);
     }
@@ -376,8 +421,9 @@ fathom_err field_logit_bias(struct field_context *x, const struct field *f, json
                                  "%s: the key is not a token id, needed is 0 to %u", path,
                                  x->bounds->n_vocab - 1);
         }
-        if (!json_is_number(value)) return field_wrong_type(x, path, value, "a number");
-        double bias = json_number_value(value);
+        bool ok;
+        double bias = field_number(value, &ok);
+        if (!ok) return field_wrong_type(x, path, value, "a number");
         if (!(bias >= f->lo && bias <= f->hi)) {
             return field_out_of_range(x, path, value, f->lo, f->hi, false);
         }

@@ -152,8 +152,16 @@ field_read field_tokens;
 fathom_err field_read_integer(struct field_context *x, const struct field *f, const json_t *v,
                               int64_t *out);
 
-/* field_integer - v as an integer; 3.0 counts as 3. *ok tells whether it is one. */
+/* field_integer - v as an integer; 3.0 counts as 3, as do "3" and "3.0", which templates make of
+ * numbers. *ok tells whether it is one. */
 int64_t field_integer(const json_t *v, bool *ok);
+
+/* field_number - v as a number; "0.5" counts as 0.5 */
+double field_number(const json_t *v, bool *ok);
+
+/* field_boolean - v as a boolean, in *out; 0 and 1 are, and the words of YAML in any case; whether
+ * it is one */
+bool field_boolean(const json_t *v, bool *out);
 
 /* Where a value stands in the body: "messages[2].content[0]". */
 struct field_place {

@@ -22,13 +22,8 @@ static fathom_err read_flag_in(struct field_context *x, const char *parent, cons
 {
     const json_t *v = json_object_get(object, key);
     if (!v || json_is_null(v)) return FATHOM_OK;
-    if (!json_is_boolean(v)) {
-        char path[API_PARAM_BYTES];
-        (void)snprintf(path, sizeof path, "%s.%s", parent, key);
-        return field_wrong_type(x, path, v, "a boolean");
-    }
-    *out = json_is_true(v);
-    return FATHOM_OK;
+    if (field_boolean(v, out)) return FATHOM_OK;
+    return field_wrong_type(x, field_member(parent, key).path, v, "a boolean");
 }
 
 fathom_err field_stream_options(struct field_context *x, const struct field *f, json_t *v)

@@ -137,12 +137,6 @@ static fathom_err read_tool_choice(struct field_context *x, const struct field *
         x, f->name, json_pack("{s:s, s:{s:o}}", "type", "function", "function", "name", name));
 }
 
-static fathom_err read_parallel(struct field_context *x, const struct field *f, json_t *v)
-{
-    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
-    return field_pass(x, f->name, v);
-}
-
 /* ---- options ------------------------------------------------------------------------------- */
 
 static bool is_one_of(const json_t *v, const char *const *words)
@@ -281,8 +275,9 @@ static fathom_err read_truncation(struct field_context *x, const struct field *f
 /* The answer lives as long as its connection, so it comes whole, or as a stream, at once. */
 static fathom_err read_background(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_boolean(v)) return field_wrong_type(x, f->name, v, "a boolean");
-    if (json_is_false(v)) return FATHOM_OK;
+    bool on;
+    if (!field_boolean(v, &on)) return field_wrong_type(x, f->name, v, "a boolean");
+    if (!on) return FATHOM_OK;
     if (!x->bounds->strict) {
         return field_warn(x,
                           "background is true: the answer comes by this connection all the same");
@@ -309,13 +304,14 @@ static fathom_err decide_store(struct field_context *x)
     if (x->r->api != API_RESPONSES) return FATHOM_OK;
     x->r->responses->store = can;
     if (!v || json_is_null(v)) return FATHOM_OK;
-    if (!json_is_boolean(v)) return field_wrong_type(x, "store", v, "a boolean");
-    if (json_is_true(v) && !can) {
+    bool on;
+    if (!field_boolean(v, &on)) return field_wrong_type(x, "store", v, "a boolean");
+    if (on && !can) {
         return api_error_set(x->e, 400, "unsupported_value", "store",
                              "store is true and this server keeps no responses "
                              "(--max-stored-responses 0)");
     }
-    x->r->responses->store = json_is_true(v);
+    x->r->responses->store = on;
     return FATHOM_OK;
 }
 
@@ -416,7 +412,7 @@ static const struct field fields[] = {
     {"metadata", IS, read_metadata, 0, 0, 0, false, NULL},
     {"tools", ASKED, read_tools, 0, 0, 0, false, NULL},
     {"tool_choice", ASKED, read_tool_choice, 0, 0, 0, false, NULL},
-    {"parallel_tool_calls", ASKED, read_parallel, 0, 0, 0, false, NULL},
+    {"parallel_tool_calls", ASKED, field_parallel_tool_calls, 0, 0, 0, false, NULL},
     {"reasoning", ASKED, read_reasoning, 0, 0, 0, false, NULL},
     {"text", ASKED, read_text, 0, 0, 0, false, NULL},
     {"include", IS, read_include, 0, 0, 0, false, NULL},
