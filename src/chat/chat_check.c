@@ -21,6 +21,7 @@ static struct path path_of(const char *parent, const char *member, size_t i)
 
 static fathom_err check_part(const json_t *part, const char *path, fathom_diag *d)
 {
+    if (json_is_string(part)) return FATHOM_OK;
     if (!json_is_object(part)) {
         FAIL(d, FATHOM_EINVAL, "%s is %s, a part is an object like {\"type\": \"text\"}", path,
              json_type_text(part));

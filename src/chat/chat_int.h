@@ -72,6 +72,9 @@ enum chat_role {
 bool chat_role_find(const char *name, enum chat_role *out);
 enum chat_role chat_message_role(const json_t *message);
 
+/* chat_part_text - of a part of a content array: a string, "text", or "refusal" of a refusal */
+const json_t *chat_part_text(const json_t *part);
+
 /* chat_message_has_content - whether its text has at least one byte */
 bool chat_message_has_content(const json_t *message);
 

@@ -99,9 +99,7 @@ static void add_text(struct buf *out, const json_t *m, bool own)
         return;
     }
     for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *part = json_array_get(content, i);
-        const json_t *text = json_object_get(part, "text");
-        chat_text_append(out, text ? text : json_object_get(part, "refusal"));
+        chat_text_append(out, chat_part_text(json_array_get(content, i)));
     }
 }
 

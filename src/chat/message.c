@@ -35,10 +35,9 @@ void chat_text_append(struct buf *out, const json_t *s)
     if (json_is_string(s)) (void)buf_add(out, json_string_value(s), json_string_length(s));
 }
 
-/* The text of a part of a content array: "text", or "refusal" of a refusal. */
-static const json_t *part_text(const json_t *part)
+const json_t *chat_part_text(const json_t *part)
 {
-    const json_t *text = json_object_get(part, "text");
+    const json_t *text = json_is_string(part) ? part : json_object_get(part, "text");
     return text ? text : json_object_get(part, "refusal");
 }
 
@@ -47,7 +46,7 @@ bool chat_message_has_content(const json_t *message)
     const json_t *content = json_object_get(message, "content");
     if (json_is_string(content)) return json_string_length(content) > 0;
     if (json_array_size(content) > 1) return true; /* the newline between parts */
-    return json_string_length(part_text(json_array_get(content, 0))) > 0;
+    return json_string_length(chat_part_text(json_array_get(content, 0))) > 0;
 }
 
 void chat_add_content(struct buf *out, const json_t *message)
@@ -56,7 +55,7 @@ void chat_add_content(struct buf *out, const json_t *message)
     chat_text_append(out, content);
     for (size_t i = 0; i < json_array_size(content); i++) {
         if (i) (void)buf_add_char(out, '\n');
-        chat_text_append(out, part_text(json_array_get(content, i)));
+        chat_text_append(out, chat_part_text(json_array_get(content, i)));
     }
 }
 

@@ -56,7 +56,7 @@ static const struct bad bad_messages[] = {
     {"[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\","
      "\"text\":\"\"},{\"type\":\"image_url\"}]}]",
      "messages[1].content[1].type is \"image_url\", only text is supported"},
-    {"[{\"role\":\"user\",\"content\":[\"a\"]}]", "messages[0].content[0] is a string"},
+    {"[{\"role\":\"user\",\"content\":[\"a\",1]}]", "messages[0].content[1] is an integer"},
     {"[{\"role\":\"user\",\"content\":[{\"text\":\"a\"}]}]", "content[0].type is not a string"},
     {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", "content[0].text is absent"},
     {"[{\"role\":\"user\",\"content\":[{\"type\":\"refusal\",\"text\":\"\"}]}]",

@@ -61,9 +61,7 @@ static void check(const struct chat_style *s, const char *messages, unsigned fla
 #define SYS "{\"role\":\"system\",\"content\":\"S\"}"
 #define DEV "{\"role\":\"developer\",\"content\":[{\"type\":\"text\",\"text\":\"D\"}]}"
 #define USER1 "{\"role\":\"user\",\"content\":\"one\"}"
-#define USER2                                                                                      \
-    "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"t\"},{\"type\":\"text\","       \
-    "\"text\":\"wo\"}]}"
+#define USER2 "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"t\"},\"wo\"]}"
 #define ANSWER "{\"role\":\"assistant\",\"reasoning_content\":\"why\",\"content\":\"so\"}"
 #define TAGGED "{\"role\":\"assistant\",\"content\":\"a</think>b</think>c\"}"
 #define CALL                                                                                       \

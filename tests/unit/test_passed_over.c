@@ -73,6 +73,18 @@ static void test_warnings(void **state)
          "{\"type\":\"web_search_20250305\",\"name\":\"web_search\"}]}",
          "tools[0].wat is not known here; tools[1].type is \"web_search_20250305\", a tool that "
          "does not run here"},
+        /* what vLLM takes and has no use for either, with a model of text */
+        {API_CHAT, "{" CHAT ",\"documents\":[{\"text\":\"x\"}],\"prediction\":{\"content\":\"x\"}}",
+         "documents changes nothing: the model's prompt has no place for them, put them into a "
+         "message; prediction changes nothing: drafts are the model's own"},
+        {API_COMPLETION,
+         "{\"prompt\":\"x\",\"vllm_xargs\":{\"a\":1},\"mm_processor_kwargs\":{\"a\":1}}",
+         "vllm_xargs changes nothing: there are no extensions; mm_processor_kwargs changes "
+         "nothing: "
+         "messages are text"},
+        {API_CHAT, "{" CHAT ",\"request_id\":\"a b\"}",
+         "request_id is no id of 1 to 64 letters, digits or characters of -_.:, so the answer has "
+         "its own"},
         /* it goes into a header */
         {API_CHAT, "{" CHAT ",\"a\\r\\nb\\u00e9\":1}",
          "a??b?? is no field of /v1/chat/completions"},
@@ -105,6 +117,10 @@ static void test_no_warnings(void **state)
                        "\"input_schema\":{},\"defer_loading\":true}]}"},
         {API_CHAT, "{" CHAT ",\"verbosity\":\"medium\",\"frobnicate\":null}"},
         {API_TOKENIZE, "{" CHAT ",\"response_format\":{\"type\":\"json_object\"}}"},
+        {API_CHAT, "{" CHAT ",\"stream_options\":{},\"best_of\":1,\"documents\":[],"
+                   "\"vllm_xargs\":{}}"},
+        {API_CHAT, "{" CHAT ",\"tools\":[{\"function\":{\"name\":\"f\"}}],\"tool_choice\":{"
+                   "\"function\":{\"name\":\"f\"}}}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct api_request r;

@@ -218,8 +218,6 @@ static const struct refusal refusals[] = {
      "stop is an integer, needed is a string or an array of strings"},
     {API_CHAT, "{" M ",\"stop_token_ids\":[5,1000]}", "stop_token_ids[1]",
      "stop_token_ids[1] is 1000, needed is 0 to 999"},
-    {API_CHAT, "{" M ",\"logit_bias\":{\"12\":101}}", "logit_bias[\"12\"]",
-     "logit_bias[\"12\"] is 101, needed is -100 to 100"},
     {API_CHAT, "{" M ",\"logit_bias\":{\"x\":1}}", "logit_bias[\"x\"]",
      "logit_bias[\"x\"]: the key is not a token id, needed is 0 to 999"},
     {API_CHAT, "{" M ",\"logit_bias\":{\"99999999999999999999\":1}}",
@@ -227,7 +225,7 @@ static const struct refusal refusals[] = {
      "logit_bias[\"99999999999999999999\"]: the key is not a token id, needed is 0 to 999"},
     /* streaming, thinking */
     {API_CHAT, "{" M ",\"stream\":2}", "stream", "stream is an integer, needed is a boolean"},
-    {API_CHAT, "{" M ",\"stream_options\":{}}", "stream_options",
+    {API_CHAT, "{" M ",\"stream_options\":{\"include_usage\":false}}", "stream_options",
      "stream_options is only taken when stream is true"},
     {API_CHAT, "{" M ",\"stream\":true,\"stream_options\":{\"include_usage\":1.5}}",
      "stream_options.include_usage",
@@ -253,8 +251,8 @@ static const struct refusal refusals[] = {
      "audio is not supported: only text is generated"},
     {API_CHAT, "{" M ",\"verbosity\":\"low\"}", "verbosity",
      "verbosity is only supported as \"medium\": ask for it in a message"},
-    {API_CHAT, "{" M ",\"documents\":[{}]}", "documents",
-     "documents is not supported: put them into a message"},
+    {API_CHAT, "{" M ",\"vllm_xargs\":{\"a\":1}}", "vllm_xargs",
+     "vllm_xargs is not supported: there are no extensions"},
     {API_CHAT, "{" M ",\"bad_words\":\"x\"}", "bad_words",
      "bad_words is a string, needed is an array of strings"},
     {API_CHAT, "{" M ",\"bad_words\":[\"x\",\"\"]}", "bad_words[1]",
@@ -397,7 +395,7 @@ static void test_every_value_arrives(void **state)
         "completion_tokens\":9,"
         "\"min_tokens\":3,\"stop\":[\"a\",\"bc\"],\"stop_token_ids\":[5,6.0],"
         "\"include_stop_str_in_output\":true,\"ignore_eos\":true,\"skip_special_tokens\":false,"
-        "\"temperature\":0,\"top_p\":0.5,\"top_k\":40,\"min_p\":0.25,\"seed\":-1,"
+        "\"temperature\":0,\"top_p\":0.5,\"top_k\":40,\"min_p\":0.25,\"seed\":-2,"
         "\"presence_penalty\":1,\"frequency_penalty\":-1,\"repetition_penalty\":1.5,"
         "\"logit_bias\":{\"7\":-100,\"8\":2.5},\"logprobs\":true,\"top_logprobs\":4,"
         "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
@@ -418,7 +416,7 @@ static void test_every_value_arrives(void **state)
     assert_int_equal(r.stop_lens[1], 2);
     const fathom_sampling *s = &r.sampling;
     assert_true(s->ignore_eos && s->logprobs && s->has_seed);
-    assert_true(s->seed == UINT64_MAX && s->min_tokens == 3 && s->top_k == 40);
+    assert_true(s->seed == UINT64_MAX - 1 && s->min_tokens == 3 && s->top_k == 40);
     assert_true(s->temperature == 0.0f && s->top_p == 0.5f && s->min_p == 0.25f);
     assert_true(s->presence_penalty == 1.0f && s->frequency_penalty == -1.0f);
     assert_true(s->repetition_penalty == 1.5f && s->n_top_logprobs == 4);
@@ -484,6 +482,18 @@ static void test_defaults_are_told_from_values(void **state)
     api_request_free(&r);
     assert_int_equal(parse(&r, API_COMPLETION, "{" P "}", &e), 0);
     assert_int_equal(r.max_tokens, 16);
+    api_request_free(&r);
+}
+
+static void test_values_mean_what_they_mean_to_vllm(void **state)
+{
+    (void)state;
+    struct api_request r;
+    struct api_error e;
+    const char *body = "{" M ",\"seed\":-1,\"logit_bias\":{\"7\":1000,\"8\":-100.5}}";
+    assert_int_equal(parse(&r, API_CHAT, body, &e), FATHOM_OK);
+    assert_false(r.sampling.has_seed);
+    assert_true(r.bias[0].bias == 100.0f && r.bias[1].bias == -100.0f);
     api_request_free(&r);
 }
 
@@ -727,6 +737,7 @@ int main(void)
         cmocka_unit_test(test_every_value_arrives),
         cmocka_unit_test(test_numbers_and_flags_may_be_text),
         cmocka_unit_test(test_defaults_are_told_from_values),
+        cmocka_unit_test(test_values_mean_what_they_mean_to_vllm),
         cmocka_unit_test(test_prompt_logprobs_are_the_more_of_two_wishes),
         cmocka_unit_test(test_best_of_makes_more_choices_than_are_told),
         cmocka_unit_test(test_thinking_switches),

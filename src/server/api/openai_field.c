@@ -148,6 +148,12 @@ static fathom_err read_request_id(struct field_context *x, const struct field *f
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
     const char *s = json_string_value(v);
     if (!api_is_request_id(s)) {
+        if (!x->bounds->strict) {
+            return field_warn(x,
+                              "request_id is no id of 1 to %d letters, digits or characters of "
+                              "-_.:, so the answer has its own",
+                              LIMIT_REQUEST_ID_BYTES);
+        }
         return api_error_set(x->e, 400, "invalid_value", f->name,
                              "request_id is \"%.80s\", needed are 1 to %d letters, digits or "
                              "characters of -_.:",
@@ -263,7 +269,7 @@ static const struct field fields[] = {
     {"n", BOTH, field_count, AT(n), 1, LIMIT_CHOICES, false, NULL},
     {"priority", BOTH, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"data_parallel_rank", BOTH, field_int, AT(data_parallel_rank), 0, INT32_MAX, false, NULL},
-    {"best_of", COMPLETION, field_count, AT(best_of), 1, LIMIT_CHOICES, false, NULL},
+    {"best_of", BOTH, field_count, AT(best_of), 1, LIMIT_CHOICES, false, NULL},
     {"max_tokens", CHAT, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
     {"max_completion_tokens", CHAT, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
     {"max_tokens", COMPLETION, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
@@ -336,11 +342,12 @@ static const struct field fields[] = {
     {"audio", CHAT, field_refuse, 0, 0, 0, false, "only text is generated"},
     {"functions", CHAT, field_refuse, 0, 0, 0, false, "use tools"},
     {"function_call", CHAT, field_refuse, 0, 0, 0, false, "use tool_choice"},
-    {"prediction", CHAT, field_refuse, 0, 0, 0, false, "leave it out"},
+    {"prediction", CHAT, field_idle, 0, 0, 0, false, "drafts are the model's own"},
     {"verbosity", CHAT, field_verbosity, 0, 0, 0, false, NULL},
-    {"documents", CHAT, field_refuse, 0, 0, 0, false, "put them into a message"},
-    {"media_io_kwargs", CHAT | TOKENIZE, field_refuse, 0, 0, 0, false, NO_MEDIA},
-    {"mm_processor_kwargs", BOTH | TOKENIZE, field_refuse, 0, 0, 0, false, NO_MEDIA},
+    {"documents", CHAT, field_idle, 0, 0, 0, false,
+     "the model's prompt has no place for them, put them into a message"},
+    {"media_io_kwargs", CHAT | TOKENIZE, field_idle, 0, 0, 0, false, NO_MEDIA},
+    {"mm_processor_kwargs", BOTH | TOKENIZE, field_idle, 0, 0, 0, false, NO_MEDIA},
     {"prompt_embeds", COMPLETION, field_refuse, 0, 0, 0, false, "send text or token ids"},
     {"web_search_options", CHAT, field_refuse, 0, 0, 0, false, "give a search tool in tools"},
     {"chat_template", CHAT | TOKENIZE, field_refuse, 0, 0, 0, false,
@@ -349,10 +356,10 @@ static const struct field fields[] = {
     {"logprob_token_ids", BOTH, field_refuse, 0, 0, 0, false, "use top_logprobs"},
     {"repetition_detection", BOTH, field_refuse, 0, 0, 0, false, "use frequency_penalty"},
     {"watermarking", BOTH, field_refuse, 0, 0, 0, false, "output has no watermark"},
-    {"vllm_xargs", BOTH, field_refuse, 0, 0, 0, false, "there are no extensions"},
+    {"vllm_xargs", BOTH, field_idle, 0, 0, 0, false, "there are no extensions"},
     {"ec_transfer_params", BOTH, field_refuse, 0, 0, 0, false, "send the prompt"},
     {"return_prompt_text", BOTH, field_refuse, 0, 0, 0, false, "use return_token_ids"},
-    {"return_token_offsets", BOTH, field_refuse, 0, 0, 0, false, "use logprobs"},
+    {"return_token_offsets", BOTH, field_idle, 0, 0, 0, false, "logprobs have text_offset"},
     {"guided_grammar", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
     {"guided_whitespace_pattern", BOTH, field_refuse, 0, 0, 0, false,
      "use structured_outputs.disable_any_whitespace"},

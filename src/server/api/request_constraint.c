@@ -263,15 +263,15 @@ fathom_err field_allow_tools(struct field_context *x, const char *path, const js
 static fathom_err read_named_tool(struct field_context *x, const json_t *v)
 {
     const json_t *type = json_object_get(v, "type");
-    if (!json_is_string(type)) return field_wrong_type(x, "tool_choice.type", type, "a string");
-    if (strcmp(json_string_value(type), "allowed_tools") == 0) {
+    const char *s = type ? json_string_value(type) : "function";
+    if (!s) return field_wrong_type(x, "tool_choice.type", type, "a string");
+    if (strcmp(s, "allowed_tools") == 0) {
         return field_allow_tools(x, "tool_choice.allowed_tools",
                                  json_object_get(v, "allowed_tools"), "function");
     }
-    if (strcmp(json_string_value(type), "function") != 0) {
+    if (strcmp(s, "function") != 0) {
         return api_error_set(x->e, 400, "unsupported_value", "tool_choice.type",
-                             "tool_choice.type is \"%.40s\", only \"function\" is supported",
-                             json_string_value(type));
+                             "tool_choice.type is \"%.40s\", only \"function\" is supported", s);
     }
     const json_t *name = json_object_get(json_object_get(v, "function"), "name");
     if (!json_is_string(name)) {

@@ -274,6 +274,12 @@ fathom_err field_refuse(struct field_context *x, const struct field *f, json_t *
                          f->name, f->note);
 }
 
+fathom_err field_idle(struct field_context *x, const struct field *f, json_t *v)
+{
+    if (x->bounds->strict) return field_refuse(x, f, v);
+    return field_is_off(v) ? FATHOM_OK : field_warn(x, "%s changes nothing: %s", f->name, f->note);
+}
+
 /* ---- readers of one field ------------------------------------------------------------------ */
 
 fathom_err field_model(struct field_context *x, const struct field *f, json_t *v)
@@ -284,12 +290,13 @@ fathom_err field_model(struct field_context *x, const struct field *f, json_t *v
     return x->r->model ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
+/* -1 is none, as with vLLM. */
 fathom_err field_seed(struct field_context *x, const struct field *f, json_t *v)
 {
     bool ok;
     int64_t seed = field_integer(v, &ok);
     if (!ok) return field_wrong_type(x, f->name, v, "an integer");
-    x->r->sampling.has_seed = true;
+    x->r->sampling.has_seed = seed != -1;
     x->r->sampling.seed = (uint64_t)seed;
     return FATHOM_OK;
 }
@@ -402,6 +409,7 @@ static int64_t read_id_key(const char *key, uint32_t n_vocab)
     return id;
 }
 
+/* What is beyond the range counts as its end. */
 fathom_err field_logit_bias(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_object(v)) {
@@ -424,9 +432,7 @@ fathom_err field_logit_bias(struct field_context *x, const struct field *f, json
         bool ok;
         double bias = field_number(value, &ok);
         if (!ok) return field_wrong_type(x, path, value, "a number");
-        if (!(bias >= f->lo && bias <= f->hi)) {
-            return field_out_of_range(x, path, value, f->lo, f->hi, false);
-        }
+        bias = fmin(fmax(bias, f->lo), f->hi);
         x->r->bias[i++] = (fathom_bias){(int32_t)id, (float)bias};
     }
     x->r->sampling.bias = x->r->bias;

@@ -112,6 +112,7 @@ field_read field_none;   /* accepted, no effect */
 field_read field_later;  /* read by the table's check */
 field_read field_object; /* accepted, no effect, but an object */
 field_read field_refuse; /* not supported: f->note says what instead; false and empty are fine */
+field_read field_idle; /* changes nothing here, with a warning: f->note says why; strict: refused */
 
 /* Readers of one field each that several tables, or a table of another file, name. */
 field_read field_model;

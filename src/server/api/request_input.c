@@ -52,8 +52,8 @@ static fathom_err check_tool(struct field_context *x, size_t i, const json_t *to
 
     const json_t *type = json_object_get(tool, "type");
     (void)snprintf(path, sizeof path, "tools[%zu].type", i);
-    if (!json_is_string(type)) return field_wrong_type(x, path, type, "\"function\"");
-    if (strcmp(json_string_value(type), "function") != 0) {
+    if (type && !json_is_string(type)) return field_wrong_type(x, path, type, "\"function\"");
+    if (type && strcmp(json_string_value(type), "function") != 0) {
         *pass = true;
         return field_pass_tool_type(x, field_element("tools", i).path, json_string_value(type));
     }

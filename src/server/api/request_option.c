@@ -32,7 +32,7 @@ fathom_err field_stream_options(struct field_context *x, const struct field *f, 
     static const char *const keys[] = {"include_usage", "continuous_usage_stats",
                                        "include_obfuscation", NULL};
     TRY(field_check_keys(x, f->name, v, keys));
-    x->r->has_stream_options = true;
+    x->r->has_stream_options = json_object_size(v) > 0;
     TRY(read_flag_in(x, f->name, v, "include_usage", &x->r->include_usage));
     return read_flag_in(x, f->name, v, "continuous_usage_stats", &x->r->continuous_usage);
 }
