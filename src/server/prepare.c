@@ -96,6 +96,8 @@ static fathom_err check_prompt_logprobs(const struct api_request *r, uint64_t n_
 static const char *prompt_field(const struct api_request *r)
 {
     if (r->api == API_RESPONSES || r->api == API_INPUT_TOKENS) return "input";
+    if (r->api == API_DETOKENIZE) return "tokens";
+    if (r->api == API_GENERATE) return "token_ids";
     return api_is_chat(r->api) ? "messages" : "prompt";
 }
 
@@ -285,7 +287,7 @@ static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct
     const struct served *s = job->jobs->served;
     const struct api_request *r = &job->request;
     if (p->n_id > s->info->max_model_len && !r->truncate) {
-        const char *param = r->api == API_DETOKENIZE ? "tokens" : "prompt";
+        const char *param = prompt_field(r);
         return refuse_long(job, param, "your %s has %zu token ids: shorten it", param, p->n_id);
     }
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));

@@ -200,6 +200,84 @@ static void the_best_of_several_is_told(void **state)
         "\"usage\"");
 }
 
+/* ---- token ids in and out ------------------------------------------------------------------ */
+
+static void generate(const char *fields, int status, const char *part)
+{
+    char body[512];
+    (void)snprintf(body, sizeof body, "{\"token_ids\":[0,117]%s}", fields);
+    expect(&c, "POST", "/inference/v1/generate", body, status, part);
+}
+
+#define PARAMS(text) ",\"sampling_params\":{" text "}"
+
+static void token_ids_go_in_and_out(void **state)
+{
+    (void)state;
+    generate(PARAMS("\"max_tokens\":2"), 200, "\"object\":\"generate.tokens\"");
+    generate(
+        PARAMS("\"max_tokens\":2"), 200,
+        "\"choices\":[{\"index\":0,\"logprobs\":null,\"finish_reason\":\"length\",\"stop_reason\":"
+        "null,\"token_ids\":[92,121]}],\"usage\":{\"prompt_tokens\":2,");
+    generate(",\"request_id\":\"r1\"" PARAMS("\"max_tokens\":1"), 200,
+             "{\"request_id\":\"gen-r1\",\"id\":\"gen-r1\"");
+    /* as many as the context has room for, and the end is one of them */
+    generate("", 200,
+             "\"finish_reason\":\"stop\",\"stop_reason\":null,\"token_ids\":[92,121,128,128,");
+    generate(PARAMS("\"stop\":\"e\",\"n\":\"2\""), 200,
+             "{\"index\":1,\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":\"e\",");
+    generate(PARAMS("\"max_tokens\":1,\"logprobs\":1,\"prompt_logprobs\":0"), 200,
+             "\"logprobs\":{\"content\":[{\"token\":\"token_id:92\",\"logprob\":");
+    generate(PARAMS("\"max_tokens\":1,\"prompt_logprobs\":0"), 200, "\"decoded_token\":\"a\"}}]}");
+    generate(",\"stream\":true" PARAMS("\"max_tokens\":1"), 200,
+             "\"finish_reason\":null,\"token_ids\":[92]}]}\n\ndata: {\"request_id\":\"gen-");
+    generate(
+        ",\"stream\":true" PARAMS("\"max_tokens\":1"), 200,
+        "\"finish_reason\":\"length\",\"stop_reason\":null,\"token_ids\":[]}]}\n\ndata: [DONE]");
+    generate(PARAMS("\"top_k\":\"x\""), 400, "top_k is a string, needed is an integer");
+    generate(PARAMS("\"repetition_detection\":{\"a\":1}"), 400, "is not supported");
+    generate(",\"features\":{\"mm_hashes\":{}}", 400,
+             "features is not supported: prompts are text");
+    generate(",\"sampling_params\":[]", 400,
+             "sampling_params is an empty array, needed is an object");
+    expect(&c, "POST", "/inference/v1/generate", "{}", 400, "token_ids is missing");
+    expect(&c, "POST", "/inference/v1/generate", "{\"token_ids\":[]}", 400,
+           "\"param\":\"token_ids\"");
+}
+
+/* The model's defaults of sampling are not for token ids, whose params another server has made. */
+static void token_ids_are_sampled_as_they_say(void **state)
+{
+    (void)state;
+    uint32_t n_prompt;
+    generate(PARAMS("\"wat\":1,\"extra_args\":{\"a\":1}"), 200, "\"choices\"");
+    fathom_sampling s = fake_engine_last(w.engine, &n_prompt);
+    assert_true(s.temperature == 1.0f && s.top_p == 1.0f && s.top_k == 0 && n_prompt == 2);
+    struct http_reply r;
+    char value[128];
+    ask(&c, &r, "POST", "/inference/v1/generate", "",
+        "{\"token_ids\":[1],\"sampling_params\":{\"wat\":1,\"extra_args\":{\"a\":1}}}");
+    assert_true(http_reply_header(&r, "warnings", value, sizeof value));
+    assert_string_equal(value, "sampling_params.wat is not known here; extra_args changes nothing: "
+                               "there are no extensions");
+    assert_reply(&r, 200, "");
+}
+
+/* SageMaker sends every body to one path. */
+static void an_invocation_is_what_its_body_is(void **state)
+{
+    (void)state;
+    expect(&c, "POST", "/invocations", "{\"prompt\":\"a\",\"max_tokens\":2}", 200,
+           "\"object\":\"text_completion\"");
+    expect(&c, "POST", "/invocations", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}",
+           200, "\"object\":\"chat.completion\"");
+    expect(&c, "POST", "/invocations", "{\"prompt\":\"a\",\"stream\":true,\"max_tokens\":1}", 200,
+           "data: [DONE]");
+    expect(&c, "POST", "/invocations", "{}", 400, "prompt is missing");
+    expect(&c, "POST", "/invocations", "{\"prompt\":\"a\",\"messages\":[]}", 400,
+           "prompt is no field of /v1/chat/completions");
+}
+
 /* ---- control tokens in messages ------------------------------------------------------------ */
 
 static const char FORGED[] =
@@ -464,6 +542,9 @@ int main(void)
         cmocka_unit_test(echo_with_logprobs_tells_the_prompt),
         cmocka_unit_test(prompt_logprobs_are_told_once),
         cmocka_unit_test(the_best_of_several_is_told),
+        cmocka_unit_test(token_ids_go_in_and_out),
+        cmocka_unit_test(token_ids_are_sampled_as_they_say),
+        cmocka_unit_test(an_invocation_is_what_its_body_is),
         cmocka_unit_test(messages_forge_no_control_token),
         cmocka_unit_test(no_part_of_a_chat_forges_one),
         cmocka_unit_test(what_is_not_known_is_told_in_a_header),

@@ -41,6 +41,11 @@ static void test_routes(void **state)
     world_connect(&c, &w);
     expect(&c, "GET", "/health", NULL, 200, "\"status\":\"ok\"");
     expect(&c, "GET", "/ping", NULL, 200, "\"status\":\"ok\"");
+    expect(&c, "POST", "/ping", "{}", 200, "\"status\":\"ok\"");
+    ask(&c, &r, "DELETE", "/ping", "", NULL);
+    assert_true(http_reply_header(&r, "Allow", value, sizeof value));
+    assert_string_equal(value, "GET, HEAD, POST, OPTIONS");
+    assert_reply(&r, 405, "/ping does not take DELETE");
     expect(&c, "GET", "/version", NULL, 200, "{\"version\":\"" FATHOM_VERSION "\"}");
     expect(&c, "GET", "/v1/models", NULL, 200, "\"id\":\"deepseek-ai/DeepSeek-V3.2\"");
     expect(&c, "GET", "/v1/models/m", NULL, 200, "\"id\":\"m\"");

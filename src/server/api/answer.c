@@ -59,7 +59,7 @@ static void set_text_options(const struct answer *a, struct text_options *o)
                                .stops = &a->stops,
                                .include_stop = r->include_stop,
                                .min_tokens = r->sampling.min_tokens};
-    if (r->api == API_COMPLETION) {
+    if (!api_is_chat(r->api)) {
         o->skip_special = r->skip_special_tokens;
         return;
     }
@@ -251,6 +251,7 @@ fathom_err answer_prompt_token(struct answer *a, size_t i, const fathom_event *e
                                    &c->prompt_place));
     }
     if (!r->prompt_logprobs || i % r->n > 0) return FATHOM_OK;
+    s.as_ids = false; /* their keys are the ids */
     return logprob_add_prompt(&a->prompts[c->i_prompt].scores, &s, e, r->n_prompt_logprobs);
 }
 
@@ -261,7 +262,7 @@ static fathom_err add_logprob(struct choice *c, const fathom_event *e)
     if (!r->sampling.logprobs) return FATHOM_OK;
     /* the Responses API has them for messages only */
     if (r->api == API_RESPONSES && chat_parser_in_reasoning(c->parser)) return FATHOM_OK;
-    if (api_is_chat(r->api)) return logprob_add_chat(&c->logprobs, &s, e);
+    if (r->api != API_COMPLETION) return logprob_add_chat(&c->logprobs, &s, e);
     return logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs, &c->place);
 }
 

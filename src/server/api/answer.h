@@ -113,6 +113,7 @@ extern const struct answer_form answer_form_responses;
 extern const struct answer_form answer_form_tokenize;
 extern const struct answer_form answer_form_detokenize;
 extern const struct answer_form answer_form_messages;
+extern const struct answer_form answer_form_generate;
 extern const struct answer_form answer_form_count;
 extern const struct answer_form answer_form_input_tokens;
 

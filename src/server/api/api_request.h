@@ -25,6 +25,8 @@ enum api_kind {
     API_COMPLETION,
     API_RESPONSES,
     API_MESSAGES,
+    API_GENERATE,   /* token ids in and out */
+    API_INVOCATION, /* SageMaker's: becomes API_CHAT or API_COMPLETION by what comes in */
     API_COUNT_TOKENS,
     API_INPUT_TOKENS, /* the same for responses */
     API_TOKENIZE,
@@ -41,7 +43,8 @@ static inline bool api_answers(enum api_kind api)
 /* api_is_chat - messages come in and a parser reads what the model says */
 static inline bool api_is_chat(enum api_kind api)
 {
-    return api != API_COMPLETION && api != API_TOKENIZE && api != API_DETOKENIZE;
+    return api != API_COMPLETION && api != API_GENERATE && api != API_TOKENIZE &&
+           api != API_DETOKENIZE;
 }
 
 /* api_is_anthropic - errors have Anthropic's form */
@@ -118,7 +121,7 @@ struct api_request {
 
     struct responses_request *responses; /* responses; owned; else NULL */
 
-    struct api_prompt *prompts; /* completion */
+    struct api_prompt *prompts; /* completion, generate */
     size_t n_prompt;
     bool echo;
     bool add_special_tokens;

@@ -9,7 +9,11 @@
 /* {"id":..,"object":..,"created":..,"model":..,"system_fingerprint":..,"choices":[ */
 static void write_head(struct buf *b, const struct answer *a, const char *object)
 {
-    (void)buf_printf(b, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
+    (void)buf_add_char(b, '{');
+    if (a->setup.request->api == API_GENERATE) {
+        (void)buf_printf(b, "\"request_id\":\"%s\",", a->id);
+    }
+    (void)buf_printf(b, "\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id,
                      object, (long long)a->setup.created);
     (void)json_write_string(b, a->setup.model, strlen(a->setup.model));
     (void)buf_add_str(b, ",\"system_fingerprint\":\"fathom-" FATHOM_VERSION "\",\"choices\":[");
@@ -163,7 +167,7 @@ fathom_err openai_close(struct answer *a, const char *object,
     if (r->api == API_CHAT && r->return_token_ids) {
         openai_write_ids(b, "prompt_token_ids", &a->prompts[0].ids);
     }
-    if (r->api == API_CHAT) openai_write_scores(b, a, 0);
+    if (r->api != API_COMPLETION) openai_write_scores(b, a, 0);
     if (r->transfer.lends) write_transfer(b, a);
     (void)buf_add_char(b, '}');
     return buf_status(b);

@@ -143,7 +143,7 @@ static fathom_err read_truncation_side(struct field_context *x, const struct fie
                          "truncation_side is \"%.40s\", needed is left or right", s);
 }
 
-static fathom_err read_request_id(struct field_context *x, const struct field *f, json_t *v)
+fathom_err field_request_id(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
     const char *s = json_string_value(v);
@@ -161,6 +161,14 @@ static fathom_err read_request_id(struct field_context *x, const struct field *f
     }
     (void)snprintf(x->r->request_id, sizeof x->r->request_id, "%s", s);
     return FATHOM_OK;
+}
+
+/* Proxies put kv_transfer_params there. */
+static fathom_err read_extra_args(struct field_context *x, const struct field *f, json_t *v)
+{
+    json_t *transfer = json_object_get(v, "kv_transfer_params");
+    if (!json_is_object(transfer)) return field_idle(x, f, v);
+    return field_kv_transfer(x, f, transfer);
 }
 
 /* ---- rules over several fields ------------------------------------------------------------- */
@@ -266,47 +274,48 @@ static const struct field fields[] = {
 
     {"stream", BOTH, field_flag, AT(stream), 0, 0, false, NULL},
     {"stream_options", BOTH, field_stream_options, 0, 0, 0, false, NULL},
-    {"n", BOTH, field_count, AT(n), 1, LIMIT_CHOICES, false, NULL},
+    {"n", SAMPLING, field_count, AT(n), 1, LIMIT_CHOICES, false, NULL},
     {"priority", BOTH, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"data_parallel_rank", BOTH, field_int, AT(data_parallel_rank), 0, INT32_MAX, false, NULL},
     {"best_of", BOTH, field_count, AT(best_of), 1, LIMIT_CHOICES, false, NULL},
-    {"max_tokens", CHAT, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
+    {"max_tokens", CHAT | GENERATE, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
     {"max_completion_tokens", CHAT, field_max_tokens, 0, 1, INT32_MAX, false, NULL},
     {"max_tokens", COMPLETION, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
     {"max_completion_tokens", COMPLETION, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
-    {"min_tokens", BOTH, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
-    {"stop", BOTH, field_stop, 0, 0, 0, false, NULL},
-    {"stop_token_ids", BOTH, read_stop_token_ids, 0, 0, 0, false, NULL},
-    {"include_stop_str_in_output", BOTH, field_flag, AT(include_stop), 0, 0, false, NULL},
+    {"min_tokens", SAMPLING, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
+    {"stop", SAMPLING, field_stop, 0, 0, 0, false, NULL},
+    {"stop_token_ids", SAMPLING, read_stop_token_ids, 0, 0, 0, false, NULL},
+    {"include_stop_str_in_output", SAMPLING, field_flag, AT(include_stop), 0, 0, false, NULL},
     {"no_stop_trim", BOTH, field_flag, AT(include_stop), 0, 0, false, NULL}, /* SGLang's name */
-    {"ignore_eos", BOTH, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
-    {"skip_special_tokens", BOTH, field_flag, AT(skip_special_tokens), 0, 0, false, NULL},
+    {"ignore_eos", SAMPLING, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},
+    {"skip_special_tokens", SAMPLING, field_flag, AT(skip_special_tokens), 0, 0, false, NULL},
     {"return_token_ids", BOTH, field_flag, AT(return_token_ids), 0, 0, false, NULL},
     {"return_tokens_as_token_ids", BOTH, field_flag, AT(tokens_as_ids), 0, 0, false, NULL},
 
-    {"temperature", BOTH, field_real, AT(sampling.temperature), 0, 2, false, NULL},
-    {"top_p", BOTH, field_real, AT(sampling.top_p), 0, 1, true, NULL},
-    {"top_k", BOTH, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
-    {"min_p", BOTH, field_real, AT(sampling.min_p), 0, 1, false, NULL},
-    {"seed", BOTH, field_seed, 0, 0, 0, false, NULL},
+    {"temperature", SAMPLING, field_real, AT(sampling.temperature), 0, 2, false, NULL},
+    {"top_p", SAMPLING, field_real, AT(sampling.top_p), 0, 1, true, NULL},
+    {"top_k", SAMPLING, field_int, AT(sampling.top_k), -1, INT32_MAX, false, NULL},
+    {"min_p", SAMPLING, field_real, AT(sampling.min_p), 0, 1, false, NULL},
+    {"seed", SAMPLING, field_seed, 0, 0, 0, false, NULL},
     {"cache_salt", BOTH, field_cache_salt, 0, 0, 0, false, NULL},
     {"resume", BOTH, field_resume, 0, 0, 0, false, NULL},
     {"kv_transfer_params", BOTH, field_kv_transfer, 0, 0, 0, false, NULL},
     {"bootstrap_host", BOTH, field_bootstrap_host, 0, 0, 0, false, NULL},
     {"bootstrap_port", BOTH, field_bootstrap_port, 0, 1, 65535, false, NULL},
     {"bootstrap_room", BOTH, field_bootstrap_room, 0, 0, 0, false, NULL},
-    {"request_id", BOTH, read_request_id, 0, 0, 0, false, NULL},
-    {"presence_penalty", BOTH, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
-    {"frequency_penalty", BOTH, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},
-    {"repetition_penalty", BOTH, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
+    {"request_id", BOTH, field_request_id, 0, 0, 0, false, NULL},
+    {"presence_penalty", SAMPLING, field_real, AT(sampling.presence_penalty), -2, 2, false, NULL},
+    {"frequency_penalty", SAMPLING, field_real, AT(sampling.frequency_penalty), -2, 2, false, NULL},
+    {"repetition_penalty", SAMPLING, field_real, AT(sampling.repetition_penalty), 0, INFINITY, true,
      NULL},
-    {"logit_bias", BOTH, field_logit_bias, 0, -100, 100, false, NULL},
-    {"allowed_token_ids", BOTH, read_allowed_ids, 0, 0, 0, false, NULL},
-    {"bad_words", BOTH, read_bad_words, 0, 0, 0, false, NULL},
+    {"logit_bias", SAMPLING, field_logit_bias, 0, -100, 100, false, NULL},
+    {"allowed_token_ids", SAMPLING, read_allowed_ids, 0, 0, 0, false, NULL},
+    {"bad_words", SAMPLING, read_bad_words, 0, 0, 0, false, NULL},
     {"logprobs", CHAT, read_chat_logprobs, 0, 0, 0, false, NULL},
-    {"logprobs", COMPLETION, read_completion_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
+    {"logprobs", COMPLETION | GENERATE, read_completion_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false,
+     NULL},
     {"top_logprobs", CHAT, field_top_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
-    {"prompt_logprobs", BOTH, read_prompt_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
+    {"prompt_logprobs", SAMPLING, read_prompt_logprobs, 0, 0, LIMIT_TOP_LOGPROBS, false, NULL},
 
     {"add_generation_prompt", CHAT | TOKENIZE, field_add_generation_prompt,
      AT(add_generation_prompt), 0, 0, false, NULL},
@@ -315,14 +324,14 @@ static const struct field fields[] = {
     {"chat_template_kwargs", CHAT | TOKENIZE, field_template_kwargs, 0, 0, 0, false, NULL},
     {"reasoning_effort", CHAT | TOKENIZE, field_reasoning_effort, 0, 0, 0, false, NULL},
     {"thinking", CHAT | TOKENIZE, field_thinking, 0, 0, 0, false, NULL},
-    {"thinking_token_budget", BOTH, field_thinking_budget, 0, -1, INT32_MAX, false, NULL},
+    {"thinking_token_budget", SAMPLING, field_thinking_budget, 0, -1, INT32_MAX, false, NULL},
     {"response_format", BOTH | TOKENIZE, field_response_format, 0, 0, 0, false, NULL},
     {"guided_json", BOTH, field_guided_json, 0, 0, 0, false, NULL},
     {"guided_regex", BOTH, field_guided_regex, 0, 0, 0, false, NULL},
     {"guided_choice", BOTH, field_guided_choice, 0, 0, 0, false, NULL},
     {"json_schema", BOTH, field_guided_json, 0, 0, 0, false, NULL}, /* SGLang's, both */
     {"regex", BOTH, field_guided_regex, 0, 0, 0, false, NULL},
-    {"structured_outputs", BOTH, field_structured_outputs, 0, 0, 0, false, NULL},
+    {"structured_outputs", SAMPLING, field_structured_outputs, 0, 0, 0, false, NULL},
     {"guided_decoding_backend", BOTH, field_none, 0, 0, 0, false, NULL},
     {"modalities", CHAT, field_modalities, 0, 0, 0, false, NULL},
 
@@ -334,10 +343,18 @@ static const struct field fields[] = {
     {"prompt_cache_key", BOTH, field_none, 0, 0, 0, false, NULL},
     {"prompt_cache_retention", BOTH, field_none, 0, 0, 0, false, NULL},
     {"session_id", BOTH, field_none, 0, 0, 0, false, NULL},
-    {"stream_interval", BOTH, field_none, 0, 0, 0, false, NULL},
+    {"stream_interval", SAMPLING, field_none, 0, 0, 0, false, NULL},
     {"stream_reasoning", CHAT, field_none, 0, 0, 0, false, NULL},
-    {"length_penalty", BOTH, field_none, 0, 0, 0, false, NULL},
-    {"spaces_between_special_tokens", BOTH, field_none, 0, 0, 0, false, NULL},
+    {"length_penalty", SAMPLING, field_none, 0, 0, 0, false, NULL},
+    {"spaces_between_special_tokens", SAMPLING, field_none, 0, 0, 0, false, NULL},
+
+    {"extra_args", GENERATE, read_extra_args, 0, 0, 0, false, "there are no extensions"},
+    {"guided_decoding", GENERATE, field_structured_outputs, 0, 0, 0, false,
+     NULL}, /* its older name */
+    {"detokenize", GENERATE, field_none, 0, 0, 0, false, NULL},
+    {"flat_logprobs", GENERATE, field_none, 0, 0, 0, false, NULL},
+    {"output_kind", GENERATE, field_none, 0, 0, 0, false, NULL},
+    {"skip_reading_prefix_cache", GENERATE, field_none, 0, 0, 0, false, NULL},
 
     {"audio", CHAT, field_refuse, 0, 0, 0, false, "only text is generated"},
     {"functions", CHAT, field_refuse, 0, 0, 0, false, "use tools"},
@@ -353,8 +370,8 @@ static const struct field fields[] = {
     {"chat_template", CHAT | TOKENIZE, field_refuse, 0, 0, 0, false,
      "the checkpoint decides how messages are rendered"},
     {"use_beam_search", BOTH, field_refuse, 0, 0, 0, false, "use n for several samples"},
-    {"logprob_token_ids", BOTH, field_refuse, 0, 0, 0, false, "use top_logprobs"},
-    {"repetition_detection", BOTH, field_refuse, 0, 0, 0, false, "use frequency_penalty"},
+    {"logprob_token_ids", SAMPLING, field_refuse, 0, 0, 0, false, "use top_logprobs"},
+    {"repetition_detection", SAMPLING, field_refuse, 0, 0, 0, false, "use frequency_penalty"},
     {"watermarking", BOTH, field_refuse, 0, 0, 0, false, "output has no watermark"},
     {"vllm_xargs", BOTH, field_idle, 0, 0, 0, false, "there are no extensions"},
     {"ec_transfer_params", BOTH, field_refuse, 0, 0, 0, false, "send the prompt"},

@@ -89,6 +89,8 @@ void openapi_write_post(struct buf *b, enum api_kind api)
         [API_COMPLETION] = "\"prompt\"",
         [API_RESPONSES] = "\"input\"",
         [API_MESSAGES] = "\"messages\",\"max_tokens\"",
+        [API_GENERATE] = "\"token_ids\"",
+        [API_INVOCATION] = "",
         [API_COUNT_TOKENS] = "\"messages\"",
         [API_INPUT_TOKENS] = "\"input\"",
         [API_TOKENIZE] = "",

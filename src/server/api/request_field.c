@@ -123,6 +123,13 @@ fathom_err field_push(json_t *list, json_t *value)
     return json_array_append_new(list, value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
+fathom_err field_pass_unknown(struct field_context *x, const char *path)
+{
+    if (!x->bounds->strict) return field_warn(x, "%s is not known here", path);
+    return api_error_set(x->e, 400, "unsupported_parameter", path,
+                         "%s is not known here; leave it out", path);
+}
+
 fathom_err field_check_keys(struct field_context *x, const char *path, const json_t *object,
                             const char *const *keys)
 {
@@ -132,12 +139,7 @@ fathom_err field_check_keys(struct field_context *x, const char *path, const jso
         size_t i = 0;
         while (keys[i] && strcmp(keys[i], key) != 0) i++;
         if (keys[i] || json_is_null(value)) continue;
-        const struct field_place at = field_member(path, key);
-        if (x->bounds->strict) {
-            return api_error_set(x->e, 400, "unsupported_parameter", at.path,
-                                 "%s is not known here; leave it out", at.path);
-        }
-        TRY(field_warn(x, "%s is not known here", at.path));
+        TRY(field_pass_unknown(x, field_member(path, key).path));
     }
     return FATHOM_OK;
 }

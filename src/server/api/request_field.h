@@ -15,6 +15,8 @@ enum {
     BOTH = CHAT | COMPLETION,
     MESSAGES = 1 << API_MESSAGES,
     COUNT = 1 << API_COUNT_TOKENS,
+    GENERATE = 1 << API_GENERATE,
+    SAMPLING = BOTH | GENERATE,
     RESPONSES = 1 << API_RESPONSES,
     INPUT = 1 << API_INPUT_TOKENS,
     TOKENIZE = 1 << API_TOKENIZE,
@@ -50,7 +52,9 @@ struct field_table {
     fathom_err (*check)(struct field_context *x); /* once all are read; makes r->messages */
 };
 
-extern const struct field_table openai_table;    /* chat, completion, tokenize, detokenize */
+extern const struct field_table openai_table;    /* chat, completion, tokenize, detokenize; of
+                                                  * generate the members of sampling_params */
+extern const struct field_table generate_table;  /* generate */
 extern const struct field_table anthropic_table; /* messages, count */
 extern const struct field_table responses_table; /* responses: others are refused */
 
@@ -103,6 +107,9 @@ fathom_err field_allow_tools(struct field_context *x, const char *path, const js
 fathom_err field_check_keys(struct field_context *x, const char *path, const json_t *object,
                             const char *const *keys);
 
+/* field_pass_unknown - what is not known is passed over with a warning; strict: refused */
+fathom_err field_pass_unknown(struct field_context *x, const char *path);
+
 /* Readers by type; each writes the member at f->offset. */
 field_read field_flag;   /* bool */
 field_read field_real;   /* float within the range */
@@ -119,6 +126,7 @@ field_read field_model;
 field_read field_seed;
 field_read field_cache_salt;
 field_read field_resume;
+field_read field_request_id;
 field_read field_kv_transfer; /* the four of transfer_field.c */
 field_read field_bootstrap_host;
 field_read field_bootstrap_port;

@@ -38,6 +38,8 @@ static const struct endpoint {
     [API_COMPLETION] = {"/v1/completions", &openai_table},
     [API_RESPONSES] = {"/v1/responses", &responses_table},
     [API_MESSAGES] = {"/v1/messages", &anthropic_table},
+    [API_GENERATE] = {"/inference/v1/generate", &generate_table},
+    [API_INVOCATION] = {"/invocations", &openai_table},
     [API_COUNT_TOKENS] = {"/v1/messages/count_tokens", &anthropic_table},
     [API_INPUT_TOKENS] = {"/v1/responses/input_tokens", &responses_table},
     [API_TOKENIZE] = {"/tokenize", &openai_table},
@@ -268,13 +270,16 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
     fathom_diag d;
     diag_clear(&d);
     /* where an API has arrays of token ids */
-    static const char *const id_keys[] = {"prompt", "tokens", NULL};
+    static const char *const id_keys[] = {"prompt", "tokens", "token_ids", NULL};
     fathom_err err = json_read_with_ids(body, n, "request body", id_keys, &r->root, &d);
     if (err) return api_error_from(e, err, NULL, &d);
     if (!json_is_object(r->root)) {
         return api_error_set(e, 400, "invalid_type", NULL,
                              "the request body is %s, needed is an object",
                              json_type_text(r->root));
+    }
+    if (r->api == API_INVOCATION) {
+        r->api = json_object_get(r->root, "messages") ? API_CHAT : API_COMPLETION;
     }
     if (r->api == API_RESPONSES || r->api == API_INPUT_TOKENS) {
         r->responses = mem_calloc(1, sizeof *r->responses);

@@ -264,6 +264,8 @@ static const struct route routes[] = {
      .call = responses_call},
     {.path = "/v1/messages", .methods = METHOD_POST, .api = API_MESSAGES},
     {.path = "/v1/messages/count_tokens", .methods = METHOD_POST, .api = API_COUNT_TOKENS},
+    {.path = "/inference/v1/generate", .methods = METHOD_POST, .api = API_GENERATE},
+    {.path = "/invocations", .methods = METHOD_POST, .api = API_INVOCATION},
     {.path = "/tokenize", .methods = METHOD_POST, .api = API_TOKENIZE},
     {.path = "/detokenize", .methods = METHOD_POST, .api = API_DETOKENIZE},
     {.path = "/tokenizer_info", .methods = METHOD_GET, .get = get_tokenizer_info},
@@ -273,7 +275,7 @@ static const struct route routes[] = {
     {.path = "/health", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
     {.path = "/health/live", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
     {.path = "/health_generate", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
-    {.path = "/ping", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_live},
+    {.path = "/ping", .guard = ROUTE_PROBE, .methods = METHOD_GET | METHOD_POST, .get = get_live},
     {.path = "/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_ready},
     {.path = "/health/ready", .guard = ROUTE_PROBE, .methods = METHOD_GET, .get = get_ready},
     {.path = "/metrics",
@@ -332,7 +334,8 @@ unsigned route_method(const char *name)
 const char *route_allow(const struct route *r)
 {
     if (r->methods & METHOD_DELETE) return "GET, HEAD, POST, DELETE, OPTIONS";
-    return r->methods == METHOD_POST ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
+    if (r->methods == METHOD_POST) return "POST, OPTIONS";
+    return r->methods & METHOD_POST ? "GET, HEAD, POST, OPTIONS" : "GET, HEAD, OPTIONS";
 }
 
 /* "/chat/completions" and "/v1/v1/models" are common slips of a base URL. */
