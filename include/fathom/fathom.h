@@ -231,8 +231,9 @@ typedef struct fathom_stats {
     uint64_t n_refused_ttft;   /* EBUSY: slo_ttft_ms */
     uint64_t n_refused_pages;  /* EBUSY: pages wait for other servers to take them */
     uint64_t n_expired;
-    uint64_t n_prefix_query_token; /* prompt tokens of requests begun, looked up in the cache */
-    uint64_t n_prefix_hit_token;   /* of them found, in the cache or in the tiers */
+    uint64_t n_prefix_query_token;   /* prompt tokens of requests begun, looked up in the cache */
+    uint64_t n_prefix_hit_token;     /* of them found, in the cache or in the tiers */
+    uint64_t n_prefix_fetched_token; /* of these in the tiers, or at another server */
     uint64_t n_draft_token[FATHOM_DRAFT_MAX];    /* [i]: drafts i + 1 tokens ahead */
     uint64_t n_accepted_token[FATHOM_DRAFT_MAX]; /* of them those that were what was drawn */
     uint64_t n_backlog_token; /* prompt tokens of live requests that are not computed yet */

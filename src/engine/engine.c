@@ -139,7 +139,8 @@ static void fill_stats(fathom_engine *e)
 {
     fathom_stats *s = &e->stats;
     s->n_running = s->n_fetching = s->n_waiting = s->n_page_free = s->n_page_cached = 0;
-    s->n_backlog_token = s->n_preempted = s->n_prefix_query_token = s->n_prefix_hit_token = 0;
+    s->n_backlog_token = s->n_preempted = 0;
+    s->n_prefix_query_token = s->n_prefix_hit_token = s->n_prefix_fetched_token = 0;
     offload_fill_stats(e->offload, &s->tiers);
     for (uint32_t i = 0; i < e->n_lane; i++) lane_fill_stats(&e->lanes[i], s);
     ASSERT(s->n_page_free <= s->n_page);

@@ -331,5 +331,6 @@ void lane_fill_stats(const struct lane *l, fathom_stats *s)
     s->n_preempted += totals->n_preempted;
     s->n_prefix_query_token += totals->n_query_token;
     s->n_prefix_hit_token += totals->n_hit_token;
+    s->n_prefix_fetched_token += totals->n_fetched_token;
     s->tiers.n_uncopied += l->prefix && prefix_tiers(l->prefix) ? prefix_n_offered(l->prefix) : 0;
 }

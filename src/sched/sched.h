@@ -233,8 +233,9 @@ uint32_t sched_n_running(const struct sched *s);
 /* What has happened since creation. */
 struct sched_totals {
     uint64_t n_preempted;
-    uint64_t n_query_token; /* prompt tokens looked up, once a request */
-    uint64_t n_hit_token;   /* of them found, in the cache or in the tiers */
+    uint64_t n_query_token;   /* prompt tokens looked up, once a request */
+    uint64_t n_hit_token;     /* of them found, in the cache or in the tiers */
+    uint64_t n_fetched_token; /* of these in the tiers, or at another server */
 };
 
 /* sched_totals - the scheduler's own, up to date after each call */

@@ -83,6 +83,8 @@ void sched_check(struct sched *s)
     check_order(s, &s->running);
     check_order(s, &s->fetching);
     ASSERT(n_holding(s) <= s->config.max_num_seqs);
+    ASSERT(s->totals.n_fetched_token <= s->totals.n_hit_token);
+    ASSERT(s->totals.n_hit_token <= s->totals.n_query_token);
     check_flights(s);
 
     uint32_t n_page = page_pool_n_page(s->pool);

@@ -518,10 +518,14 @@ static void share_pages(struct sched *s, const struct request *r, uint32_t first
 static void start(struct sched *s, struct request *r, uint64_t now_us)
 {
     uint32_t n_found = r->n_published * KV_PAGE_TOKENS;
+    /* the pages before those that were fetched were here; none was fetched: all */
+    bool fetched = r->state == REQUEST_FETCHING;
+    uint32_t n_here = fetched ? r->fetch.first * KV_PAGE_TOKENS : n_found;
     request_admit(r, n_found, now_us);
     if (is_found(s, r) && r->n_preempted == 0) {
         s->totals.n_query_token += r->n_prompt;
         s->totals.n_hit_token += r->n_cached; /* of the prompt */
+        s->totals.n_fetched_token += r->n_cached > n_here ? r->n_cached - n_here : 0;
     }
     leave_peer(s, r);
     share_pages(s, r, 0, false, now_us);

@@ -265,8 +265,9 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
     const char *name = "vllm:prompt_tokens_by_source_total";
     prometheus_family(s->b, name, PROMETHEUS_COUNTER, "Prompt tokens by where they came from.");
     write_labelled(s, name, "source", "local_compute", t->n_prompt_token);
-    write_labelled(s, name, "source", "local_cache_hit", t->n_prefix_hit_token);
-    write_labelled(s, name, "source", "external_kv_transfer", 0);
+    write_labelled(s, name, "source", "local_cache_hit",
+                   t->n_prefix_hit_token - t->n_prefix_fetched_token);
+    write_labelled(s, name, "source", "external_kv_transfer", t->n_prefix_fetched_token);
 
     name = "vllm:request_success_total";
     prometheus_family(s->b, name, PROMETHEUS_COUNTER, "Requests that ended, by their reason.");

@@ -74,8 +74,13 @@ def total(s, name):
     return next(n for key, n in s.metrics().items() if key.startswith(name + "{"))
 
 
+def n_from(s, source):
+    """Prompt tokens that came from there."""
+    return next(n for key, n in s.metrics().items() if f'source="{source}"' in key)
+
+
 def n_computed(s):
-    return next(n for key, n in s.metrics().items() if 'source="local_compute"' in key)
+    return n_from(s, "local_compute")
 
 
 def moved(d):

@@ -20,8 +20,8 @@ import tempfile
 import threading
 import time
 
-from pd_servers import (body_of, handed_over, lend, lend_half, moved, n_computed, pages_port, post,
-                        prefill, said, server, take_part, text_of, tight_server, total)
+from pd_servers import (body_of, handed_over, lend, lend_half, moved, n_computed, n_from, pages_port,
+                        post, prefill, said, server, take_part, text_of, tight_server, total)
 from served import HANG_S, wait_until
 from test_router import Router
 
@@ -145,6 +145,8 @@ def check_pair():
         assert answers[seed] == (200, expected[seed]), (seed, answers[seed], expected[seed])
     n_pulled, n_lost = moved(d)
     assert n_pulled >= 32, (n_pulled, n_lost)  # a busy machine may be too late for some
+    n_external = n_from(d, "external_kv_transfer")
+    assert 64 <= n_external <= 64 * n_pulled and not n_from(p, "external_kv_transfer"), n_external
     wait_until(lambda: total(p, "fathom_kv_pages_sent_total") >= n_pulled)
     # a chat, and what the answer tells
     chat = {"messages": [{"role": "user", "content": text_of(99, 150)}], "max_tokens": 12,

@@ -32,6 +32,7 @@ static fathom_stats stats = {.n_running = 3,
                              .n_preempted = 1,
                              .n_prefix_query_token = 640,
                              .n_prefix_hit_token = 128,
+                             .n_prefix_fetched_token = 64,
                              .busy_us = 2500000,
                              .wait_us = 1500000,
                              .n_lane = 2,
@@ -90,7 +91,8 @@ static void what_the_engine_counts_is_told(void **state)
     assert_sample(&b, "vllm:num_preemptions_total", "", 1);
     assert_sample(&b, "vllm:prompt_tokens_cached_total", "", 128);
     assert_sample(&b, "vllm:prompt_tokens_by_source_total", "source=\"local_compute\"", 900);
-    assert_sample(&b, "vllm:prompt_tokens_by_source_total", "source=\"local_cache_hit\"", 128);
+    assert_sample(&b, "vllm:prompt_tokens_by_source_total", "source=\"local_cache_hit\"", 64);
+    assert_sample(&b, "vllm:prompt_tokens_by_source_total", "source=\"external_kv_transfer\"", 64);
     assert_sample(&b, "vllm:iteration_tokens_total_count", "", 7);
     assert_sample(&b, "vllm:iteration_tokens_total_sum", "", 960);
     assert_sample(&b, "vllm:iteration_tokens_total_bucket", "le=\"1.0\"", 6);

@@ -194,6 +194,11 @@ static void pages_in_memory_come_back_within_the_plan(void **state)
     assert_int_equal(r->n_cached, 4 * KV_PAGE_TOKENS);
     assert_int_equal(f->plan.n_token, 10);
     assert_int_equal(sched_totals(f->s)->n_hit_token, 4 * KV_PAGE_TOKENS);
+    assert_int_equal(sched_totals(f->s)->n_fetched_token, 4 * KV_PAGE_TOKENS);
+    (void)add(f, 1, TEXT); /* from the cache */
+    step(f);
+    assert_int_equal(sched_totals(f->s)->n_hit_token, 8 * KV_PAGE_TOKENS);
+    assert_int_equal(sched_totals(f->s)->n_fetched_token, 4 * KV_PAGE_TOKENS);
     finish(f);
     assert_int_equal(tiers_get_stats(f->tiers)->n_restored_ram, 4);
     assert_int_equal(tiers_get_stats(f->tiers)->n_fetch, 1);
