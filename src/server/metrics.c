@@ -233,10 +233,15 @@ static void write_ranks(struct scrape *s, const fathom_stats *t)
 static void write_vllm_gauges(struct scrape *s, const fathom_stats *t)
 {
     uint32_t n_held = t->n_page - t->n_page_free;
+    const uint64_t n_deferred = t->n_fetching < t->n_waiting ? t->n_fetching : t->n_waiting;
     write_count(s, "vllm:num_requests_running", PROMETHEUS_GAUGE,
                 "Requests that take part in steps.", t->n_running);
     write_count(s, "vllm:num_requests_waiting", PROMETHEUS_GAUGE,
                 "Requests that wait for the scheduler.", t->n_waiting);
+    const char *name = "vllm:num_requests_waiting_by_reason";
+    prometheus_family(s->b, name, PROMETHEUS_GAUGE, "The same by what they wait for.");
+    write_labelled(s, name, "reason", "capacity", t->n_waiting - n_deferred);
+    write_labelled(s, name, "reason", "deferred", n_deferred);
     write_value(s, "vllm:kv_cache_usage_perc", PROMETHEUS_GAUGE,
                 "Share of the cache's pages that requests hold; 1 is all.",
                 t->n_page ? (double)n_held / t->n_page : 0);

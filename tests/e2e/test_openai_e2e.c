@@ -445,6 +445,26 @@ static void tokens_become_text(void **state)
     expect(&c, "POST", "/detokenize", "{}", 400, "tokens is missing");
 }
 
+static void the_load_is_told_to_balancers(void **state)
+{
+    (void)state;
+    static const char *const asked[] = {"text", "JSON", "BIN", ""};
+    static const char *const told[] = {
+        "TEXT named_metrics.kv_cache_usage_perc=0, named_metrics.num_requests_waiting=0",
+        "JSON {\"named_metrics\": {\"kv_cache_usage_perc\": 0, \"num_requests_waiting\": 0}}", NULL,
+        NULL};
+    for (int i = 0; i < 4; i++) {
+        struct http_reply r;
+        char header[64], value[128];
+        (void)snprintf(header, sizeof header, "endpoint-load-metrics-format: %s\r\n", asked[i]);
+        ask(&c, &r, "POST", COMPLETIONS, header, "{\"prompt\":\"a\",\"max_tokens\":1}");
+        bool has = http_reply_header(&r, "endpoint-load-metrics", value, sizeof value);
+        assert_int_equal(has, told[i] != NULL);
+        if (has) assert_string_equal(value, told[i]);
+        assert_reply(&r, 200, "");
+    }
+}
+
 static void small_routes_answer(void **state)
 {
     (void)state;
@@ -550,6 +570,7 @@ int main(void)
         cmocka_unit_test(what_is_not_known_is_told_in_a_header),
         cmocka_unit_test(text_and_messages_are_tokenised),
         cmocka_unit_test(tokens_become_text),
+        cmocka_unit_test(the_load_is_told_to_balancers),
         cmocka_unit_test(small_routes_answer),
         cmocka_unit_test(big_integers_keep_their_digits),
         cmocka_unit_test(answers_are_called_as_the_request),

@@ -22,6 +22,7 @@ static fathom_stats stats = {.n_running = 3,
                              .n_page = 100,
                              .n_page_free = 25,
                              .n_page_cached = 5,
+                             .n_fetching = 1,
                              .n_step = 7,
                              .n_step_token = 960,
                              .n_step_by_size = {[0] = 6, [FATHOM_STEP_SIZES - 1] = 1},
@@ -84,6 +85,8 @@ static void what_the_engine_counts_is_told(void **state)
     struct buf b = scrape();
     assert_sample(&b, "vllm:num_requests_running", "{model_name=\"m\",engine=\"0\"}", 3);
     assert_sample(&b, "vllm:num_requests_waiting", "", 2);
+    assert_sample(&b, "vllm:num_requests_waiting_by_reason", "reason=\"capacity\"", 1);
+    assert_sample(&b, "vllm:num_requests_waiting_by_reason", "reason=\"deferred\"", 1);
     assert_sample(&b, "vllm:kv_cache_usage_perc", "", 0.75);
     assert_sample(&b, "vllm:prompt_tokens_total", "", 1028);
     assert_sample(&b, "fathom_prompt_tokens_shared_total", "", 512);

@@ -58,6 +58,7 @@ struct exchange {
     char request_id[REQUEST_ID_BYTES]; /* the client's; "": the answer's is told instead */
     int32_t lane;                      /* that it asks for; -1: none */
     uint32_t host;                     /* whose client asks */
+    enum { LOAD_NONE, LOAD_TEXT, LOAD_JSON } load_form; /* of a report in the answer's head */
     int status;
     uint64_t start_us;
 };
@@ -108,6 +109,22 @@ static void add_warnings(const struct api_warnings *w, struct buf *fields)
     (void)buf_add_str(fields, "\r\n");
 }
 
+/* The load as balancers read it that go by ORCA: Envoy, and those of gRPC. */
+static void add_load(const struct exchange *x, struct buf *fields)
+{
+    static const char *const forms[] = {
+        [LOAD_TEXT] = "endpoint-load-metrics: TEXT named_metrics.kv_cache_usage_perc=%.6g, "
+                      "named_metrics.num_requests_waiting=%u\r\n",
+        [LOAD_JSON] =
+            "endpoint-load-metrics: JSON {\"named_metrics\": {\"kv_cache_usage_perc\": %.6g, "
+            "\"num_requests_waiting\": %u}}\r\n"};
+    fathom_stats s;
+    if (x->load_form == LOAD_NONE || !has_prompt(x)) return;
+    fathom_get_stats(x->all->routes.served->engine, &s);
+    const double used = s.n_page ? (double)(s.n_page - s.n_page_free) / s.n_page : 0;
+    (void)buf_printf(fields, forms[x->load_form], used, s.n_waiting);
+}
+
 static void add_common_headers(const struct exchange *x, struct buf *fields)
 {
     const char *id = x->request_id[0] ? x->request_id : x->id;
@@ -115,6 +132,7 @@ static void add_common_headers(const struct exchange *x, struct buf *fields)
     if (*id) add_header(fields, "X-Request-Id", id);
     if (x->id[0] && is_anthropic(x)) add_header(fields, "request-id", x->id);
     if (x->warnings && x->warnings->n) add_warnings(x->warnings, fields);
+    add_load(x, fields);
     if (x->refused_method) add_header(fields, "Allow", route_allow(x->route));
     bool web = x->route && x->route->web;
     if (x->status == 401) add_header(fields, "WWW-Authenticate", web ? WEB_LOGIN : "Bearer");
@@ -401,6 +419,13 @@ static bool is_near(const struct exchange *x)
            strncmp(remote, "::ffff:127.", 11) == 0;
 }
 
+static void read_load_form(struct exchange *x, const char *form)
+{
+    if (!form) return;
+    if (strcasecmp(form, "TEXT") == 0) x->load_form = LOAD_TEXT;
+    if (strcasecmp(form, "JSON") == 0) x->load_form = LOAD_JSON;
+}
+
 /* Keeps what of the head the answer will need. */
 static fathom_err keep_head(struct exchange *x, const struct head *h)
 {
@@ -411,6 +436,7 @@ static fathom_err keep_head(struct exchange *x, const struct head *h)
     access_copy_path(x->path, sizeof x->path, h->path);
     access_request_id(x->request_id, head_find(h, "X-Request-Id"));
     x->lane = access_lane(head_find(h, "X-data-parallel-rank"));
+    read_load_form(x, head_find(h, "endpoint-load-metrics-format"));
     (void)snprintf(x->query, sizeof x->query, "%s", h->query);
     (void)stream_pass_read(&x->pass, head_find(h, STREAM_PASS_HEADER), &x->o->pool_secret,
                            is_near(x));
