@@ -68,6 +68,12 @@ static void test_routes(void **state)
     expect(&c, "GET", "/v1/models/x", NULL, 404, "\"code\":\"model_not_found\"");
     expect(&c, "GET", "/nothing%0a", NULL, 404, "there is no GET /nothing?");
     expect(&c, "POST", "/chat/completions", "{}", 404, "did you mean /v1/chat/completions?");
+    expect(&c, "POST", "/v1/load_lora_adapter", "{\"lora_name\":\"a\"}", 404,
+           "\"there is no POST /v1/load_lora_adapter: adapters are not supported\"");
+    expect(&c, "GET", "/server_info", NULL, 404,
+           "\"there is no GET /server_info: --admin-socket has it\"");
+    expect(&c, "POST", "/generate", "{\"prompt\":\"a\"}", 404,
+           "send prompts to /v1/completions, token ids to /inference/v1/generate");
     expect(&c, "POST", "/v1" CHAT, "{}", 404, "did you mean /v1/chat/completions?");
 
     ask(&c, &r, "HEAD", "/health", "", NULL);

@@ -338,6 +338,53 @@ const char *route_allow(const struct route *r)
     return r->methods & METHOD_POST ? "GET, HEAD, POST, OPTIONS" : "GET, HEAD, OPTIONS";
 }
 
+#define NO_ADAPTERS "adapters are not supported"
+#define NO_SLEEP "stop the server instead; it is ready again as fast as weights are read"
+#define NO_PAUSE "requests end, or are cancelled by closing their connection"
+#define ADMIN "--admin-socket has it"
+#define GENERATES "one model is served, and it generates"
+#define RENDER "/tokenize renders the same messages"
+
+/* What clients ask other servers for, and what to do here. */
+static const struct {
+    const char *path, *instead;
+} elsewhere[] = {
+    {"/v1/load_lora_adapter", NO_ADAPTERS},
+    {"/v1/unload_lora_adapter", NO_ADAPTERS},
+    {"/server_info", ADMIN},
+    {"/reset_prefix_cache", ADMIN},
+    {"/flush_cache", ADMIN " as /reset_prefix_cache"},
+    {"/reset_mm_cache", "messages are text"},
+    {"/reset_encoder_cache", "messages are text"},
+    {"/sleep", NO_SLEEP},
+    {"/wake_up", NO_SLEEP},
+    {"/is_sleeping", NO_SLEEP},
+    {"/pause", NO_PAUSE},
+    {"/resume", NO_PAUSE},
+    {"/is_paused", NO_PAUSE},
+    {"/abort_requests", NO_PAUSE},
+    {"/collective_rpc", "no Python is run"},
+    {"/scale_elastic_ep", "start it with other ranks"},
+    {"/start_profile", "fathom bench kernels and /metrics tell times"},
+    {"/stop_profile", "fathom bench kernels and /metrics tell times"},
+    {"/generate", "send prompts to /v1/completions, token ids to /inference/v1/generate"},
+    {"/v1/chat/completions/render", RENDER},
+    {"/v1/completions/render", RENDER},
+    {"/v1/chat/completions/batch", "send each conversation by itself; they are computed together"},
+    {"/v1/embeddings", GENERATES},
+    {"/v1/rerank", GENERATES},
+    {"/v1/score", GENERATES},
+    {"/rerank", GENERATES},
+    {"/score", GENERATES},
+    {"/pooling", GENERATES},
+    {"/classify", GENERATES},
+    {"/v1/moderations", GENERATES},
+    {"/v1/audio/transcriptions", GENERATES},
+    {"/v1/files", "fathom run-batch answers a file of requests"},
+    {"/v1/batches", "fathom run-batch answers a file of requests"},
+    {"/v1/conversations", "conversations are kept as responses: previous_response_id"},
+};
+
 /* "/chat/completions" and "/v1/v1/models" are common slips of a base URL. */
 static const struct route *nearest_route(const char *path)
 {
@@ -351,6 +398,11 @@ static const struct route *nearest_route(const char *path)
 fathom_err route_refuse_path(const char *method, const char *path, struct api_error *e)
 {
     const struct route *near = nearest_route(path);
+    for (size_t i = 0; i < sizeof elsewhere / sizeof elsewhere[0]; i++) {
+        if (strcmp(path, elsewhere[i].path) != 0) continue;
+        return api_error_set(e, 404, "not_found", NULL, "there is no %.16s %s: %s", method, path,
+                             elsewhere[i].instead);
+    }
     if (near) {
         return api_error_set(e, 404, "not_found", NULL,
                              "there is no %.16s %.200s; did you mean %s?", method, path,
