@@ -109,6 +109,14 @@ static void long_prompts_can_be_cut(void **state)
                 "\"usage\":{\"prompt_tokens\":4,");
 }
 
+static void a_stream_tells_the_prompts_ids_once(void **state)
+{
+    (void)state;
+    expect_chat(
+        &c, "say=x", ",\"stream\":true,\"return_token_ids\":true", 200,
+        "\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}],\"prompt_token_ids\":[");
+}
+
 static void special_tokens_are_added_unless_refused(void **state)
 {
     (void)state;
@@ -228,12 +236,21 @@ static void token_ids_go_in_and_out(void **state)
              "{\"index\":1,\"logprobs\":null,\"finish_reason\":\"stop\",\"stop_reason\":\"e\",");
     generate(PARAMS("\"max_tokens\":1,\"logprobs\":1,\"prompt_logprobs\":0"), 200,
              "\"logprobs\":{\"content\":[{\"token\":\"token_id:92\",\"logprob\":");
+    generate(PARAMS("\"max_tokens\":1,\"logprobs\":0"), 200,
+             ",\"bytes\":[72],\"token_id\":92,\"top_logprobs\":[]}");
     generate(PARAMS("\"max_tokens\":1,\"prompt_logprobs\":0"), 200, "\"decoded_token\":\"a\"}}]}");
     generate(",\"stream\":true" PARAMS("\"max_tokens\":1"), 200,
              "\"finish_reason\":null,\"token_ids\":[92]}]}\n\ndata: {\"request_id\":\"gen-");
     generate(
         ",\"stream\":true" PARAMS("\"max_tokens\":1"), 200,
         "\"finish_reason\":\"length\",\"stop_reason\":null,\"token_ids\":[]}]}\n\ndata: [DONE]");
+    generate(",\"return_token_ids\":true" PARAMS("\"max_tokens\":1"), 200,
+             ",\"prompt_token_ids\":[0,117]}");
+    generate(",\"return_token_ids\":true,\"stream\":true" PARAMS("\"max_tokens\":1"), 200,
+             "\"token_ids\":[92]}],\"prompt_token_ids\":[0,117]}\n\n");
+    generate(",\"output_mode\":\"tokens\",\"parse_context\":{}" PARAMS("\"max_tokens\":1"), 200,
+             "");
+    generate(",\"output_mode\":\"text\"", 400, "only supported as");
     generate(PARAMS("\"top_k\":\"x\""), 400, "top_k is a string, needed is an integer");
     generate(PARAMS("\"repetition_detection\":{\"a\":1}"), 400, "is not supported");
     generate(",\"features\":{\"mm_hashes\":{}}", 400,
@@ -556,6 +573,7 @@ int main(void)
         cmocka_unit_test(a_suffix_is_filled_in_before),
         cmocka_unit_test(a_model_without_fim_tokens_says_so),
         cmocka_unit_test(long_prompts_can_be_cut),
+        cmocka_unit_test(a_stream_tells_the_prompts_ids_once),
         cmocka_unit_test(special_tokens_are_added_unless_refused),
         cmocka_unit_test(many_choices_come_at_once),
         cmocka_unit_test(tokens_of_all_choices_are_bounded),

@@ -275,7 +275,7 @@ fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool 
     c->n_token++;
     c->sum_logprob += (double)e->logprob;
     if (c->parser && chat_parser_in_reasoning(c->parser)) c->n_reasoning++;
-    if (r->return_token_ids) TRY(add_id(&c->ids, e->token));
+    if (r->return_token_ids || r->api == API_GENERATE) TRY(add_id(&c->ids, e->token));
     TRY(add_logprob(c, e));
     if (e->is_stop && !r->include_stop) return FATHOM_OK;
     buf_clear(&a->piece);

@@ -3,6 +3,8 @@
  * sampling_params holds what a completion has beside its prompt; the table of openai_field.c says
  * which fields those are, and reads them.
  */
+#include <string.h>
+
 #include "base/fail.h"
 #include "base/json.h"
 #include "server/api/request_field.h"
@@ -21,6 +23,16 @@ static fathom_err read_sampling(struct field_context *x, const struct field *f, 
     return FATHOM_OK;
 }
 
+static fathom_err read_output_mode(struct field_context *x, const struct field *f, json_t *v)
+{
+    const char *s = json_string_value(v);
+    if (s && strcmp(s, "tokens") == 0) return FATHOM_OK;
+    return api_error_set(
+        x->e, 400, "unsupported_value", f->name,
+        "output_mode is only supported as \"tokens\": /v1/completions takes ids and "
+        "tells text");
+}
+
 /* The defaults of vLLM's SamplingParams; those of the model are for requests of text. */
 static void set_neutral(fathom_sampling *s)
 {
@@ -34,7 +46,7 @@ static void set_neutral(fathom_sampling *s)
 static fathom_err check(struct field_context *x)
 {
     struct api_request *r = x->r;
-    r->return_token_ids = r->tokens_as_ids = true;
+    r->tokens_as_ids = true;
     set_neutral(&r->sampling);
     if (r->prompts) return FATHOM_OK;
     return api_error_set(x->e, 400, "missing_required_parameter", "token_ids",
@@ -54,7 +66,15 @@ static const struct field fields[] = {
     {"data_parallel_rank", GENERATE, field_int, AT(data_parallel_rank), 0, INT32_MAX, false, NULL},
     {"cache_salt", GENERATE, field_cache_salt, 0, 0, 0, false, NULL},
     {"kv_transfer_params", GENERATE, field_kv_transfer, 0, 0, 0, false, NULL},
+    {"return_token_ids", GENERATE, field_flag, AT(return_token_ids), 0, 0, false, NULL},
+    {"output_mode", GENERATE, read_output_mode, 0, 0, 0, false, NULL},
+    {"parse_context", GENERATE, field_none, 0, 0, 0, false, NULL}, /* of another output_mode */
+    {"reasoning_ended", GENERATE, field_none, 0, 0, 0, false, NULL},
+    {"reasoning_parser_kwargs", GENERATE, field_none, 0, 0, 0, false, NULL},
+    {"token_offsets", GENERATE, field_none, 0, 0, 0, false, NULL},
     {"features", GENERATE, field_refuse, 0, 0, 0, false, "prompts are text"},
+    {"content_parts", GENERATE, field_refuse, 0, 0, 0, false, "prompts are text"},
+    {"ec_transfer_params", GENERATE, field_refuse, 0, 0, 0, false, "prompts are text"},
     {"session_id", GENERATE, field_none, 0, 0, 0, false, NULL},
 };
 

@@ -24,7 +24,8 @@ static fathom_err write_chunk(struct choice *c)
     struct answer *a = c->answer;
     openai_chunk_begin(a);
     write_choice(&a->out, c);
-    openai_chunk_end(a);
+    openai_chunk_end(a, !c->begun);
+    c->begun = true;
     buf_clear(&c->ids);
     logprob_list_clear(&c->logprobs);
     return buf_status(&a->out);

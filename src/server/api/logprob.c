@@ -81,6 +81,7 @@ static void write_chat_token(struct buf *b, const struct logprob_style *s, int32
     write_value(b, logprob);
     (void)buf_add_str(b, ",\"bytes\":");
     write_bytes(b, s, id);
+    if (s->as_ids) (void)buf_printf(b, ",\"token_id\":%d", id);
 }
 
 fathom_err logprob_add_chat(struct logprob_list *l, const struct logprob_style *s,

@@ -38,7 +38,7 @@ static void delta_end(struct choice *c)
         buf_clear(&c->ids);
     }
     (void)buf_add_char(b, '}');
-    openai_chunk_end(c->answer);
+    openai_chunk_end(c->answer, false);
 }
 
 /* The first chunk of a choice tells the role, brings no text, and is never the one that ends it. */
@@ -47,12 +47,10 @@ static void write_role_once(struct choice *c)
     if (c->begun) return;
     c->begun = true;
     delta_begin(c);
-    (void)buf_add_str(&c->answer->out, "\"role\":\"assistant\",\"content\":\"\"");
-    if (c->answer->setup.request->return_token_ids) {
-        openai_write_ids(&c->answer->out, "prompt_token_ids", &c->answer->prompts[0].ids);
-    }
-    (void)buf_add_str(&c->answer->out, "},\"logprobs\":null,\"finish_reason\":null}");
-    openai_chunk_end(c->answer);
+    (void)buf_add_str(
+        &c->answer->out,
+        "\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}");
+    openai_chunk_end(c->answer, true);
 }
 
 static fathom_err flush(struct choice *c)

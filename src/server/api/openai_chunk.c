@@ -43,9 +43,12 @@ void openai_chunk_begin(struct answer *a)
     (void)buf_add(&a->out, buf_str(&a->head), a->head.len);
 }
 
-void openai_chunk_end(struct answer *a)
+void openai_chunk_end(struct answer *a, bool tell_prompt)
 {
     (void)buf_add_char(&a->out, ']');
+    if (tell_prompt && a->setup.request->return_token_ids) {
+        openai_write_ids(&a->out, "prompt_token_ids", &a->prompts[0].ids);
+    }
     if (a->setup.request->continuous_usage) {
         write_usage(&a->out, a);
     } else if (a->setup.request->include_usage) {
@@ -164,7 +167,7 @@ fathom_err openai_close(struct answer *a, const char *object,
     write_choices(b, a, write_choice);
     (void)buf_add_char(b, ']');
     write_usage(b, a);
-    if (r->api == API_CHAT && r->return_token_ids) {
+    if (r->api != API_COMPLETION && r->return_token_ids) {
         openai_write_ids(b, "prompt_token_ids", &a->prompts[0].ids);
     }
     if (r->api != API_COMPLETION) openai_write_scores(b, a, 0);

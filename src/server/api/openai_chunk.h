@@ -8,9 +8,10 @@
 fathom_err openai_chunk_open(struct answer *a, const char *object);
 
 /* openai_chunk_begin, openai_chunk_end - around one choice's object in a chunk. Errors stay in out.
- */
+ *
+ *   tell_prompt  the prompt's ids are told, if the request wants them */
 void openai_chunk_begin(struct answer *a);
-void openai_chunk_end(struct answer *a);
+void openai_chunk_end(struct answer *a, bool tell_prompt);
 
 /* openai_write_ids - ,"key":[ids] */
 void openai_write_ids(struct buf *b, const char *key, const struct buf *ids);

@@ -48,7 +48,7 @@ static fathom_err write_chunk(struct choice *c)
     struct answer *a = c->answer;
     openai_chunk_begin(a);
     write_choice(&a->out, c);
-    openai_chunk_end(a);
+    openai_chunk_end(a, false);
     c->begun = true;
     buf_clear(&c->content);
     buf_clear(&c->ids);

@@ -363,6 +363,7 @@ static const struct {
     {"/resume", NO_PAUSE},
     {"/is_paused", NO_PAUSE},
     {"/abort_requests", NO_PAUSE},
+    {"/inference/v1/abort_requests", NO_PAUSE},
     {"/collective_rpc", "no Python is run"},
     {"/scale_elastic_ep", "start it with other ranks"},
     {"/start_profile", "fathom bench kernels and /metrics tell times"},
