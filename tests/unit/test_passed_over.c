@@ -82,6 +82,8 @@ static void test_warnings(void **state)
          "vllm_xargs changes nothing: there are no extensions; mm_processor_kwargs changes "
          "nothing: "
          "messages are text"},
+        {API_CHAT, "{" CHAT ",\"reasoning\":{\"effort\":\"low\"}}",
+         "reasoning changes nothing: reasoning_effort is what a chat has"},
         {API_CHAT, "{" CHAT ",\"request_id\":\"a b\"}",
          "request_id is no id of 1 to 64 letters, digits or characters of -_.:, so the answer has "
          "its own"},

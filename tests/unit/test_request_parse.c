@@ -525,6 +525,17 @@ static void test_prompt_logprobs_are_the_more_of_two_wishes(void **state)
     }
 }
 
+static void test_prompt_logprobs_of_nothing_may_stream(void **state)
+{
+    (void)state;
+    struct api_request r;
+    struct api_error e;
+    const char *body = "{" M ",\"stream\":true,\"prompt_logprobs\":0}";
+    assert_int_equal(parse(&r, API_CHAT, body, &e), FATHOM_OK);
+    assert_false(r.prompt_logprobs || r.sampling.prompt_logprobs);
+    api_request_free(&r);
+}
+
 static void test_best_of_makes_more_choices_than_are_told(void **state)
 {
     (void)state;
@@ -739,6 +750,7 @@ int main(void)
         cmocka_unit_test(test_defaults_are_told_from_values),
         cmocka_unit_test(test_values_mean_what_they_mean_to_vllm),
         cmocka_unit_test(test_prompt_logprobs_are_the_more_of_two_wishes),
+        cmocka_unit_test(test_prompt_logprobs_of_nothing_may_stream),
         cmocka_unit_test(test_best_of_makes_more_choices_than_are_told),
         cmocka_unit_test(test_thinking_switches),
         cmocka_unit_test(test_thinking_budgets),

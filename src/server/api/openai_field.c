@@ -361,6 +361,7 @@ static const struct field fields[] = {
     {"function_call", CHAT, field_refuse, 0, 0, 0, false, "use tool_choice"},
     {"prediction", CHAT, field_idle, 0, 0, 0, false, "drafts are the model's own"},
     {"verbosity", CHAT, field_verbosity, 0, 0, 0, false, NULL},
+    {"reasoning", CHAT, field_idle, 0, 0, 0, false, "reasoning_effort is what a chat has"},
     {"documents", CHAT, field_idle, 0, 0, 0, false,
      "the model's prompt has no place for them, put them into a message"},
     {"media_io_kwargs", CHAT | TOKENIZE, field_idle, 0, 0, 0, false, NO_MEDIA},

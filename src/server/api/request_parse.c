@@ -190,6 +190,7 @@ static fathom_err check_prompt_logprobs(struct api_request *r, struct api_error 
 {
     fathom_sampling *s = &r->sampling;
     bool echoed = r->echo && s->logprobs;
+    if (r->n_prompt_logprobs == 0 && r->stream) r->prompt_logprobs = false; /* no place for them */
     if (r->prompt_logprobs && r->stream) {
         return api_error_set(e, 400, "invalid_value", "prompt_logprobs",
                              "prompt_logprobs cannot be streamed; leave stream out");
