@@ -458,7 +458,7 @@ const struct option option_table[] = {
      .kind = OPTION_JSON, .group = GROUP_CHAT, .commands = ANSWERING,
      .field = FIELD(default_chat_template_kwargs), USE},
     {"enable-force-include-usage", NULL, NULL, NULL,
-     "every stream of chats and completions ends with its usage, asked for or not",
+     "every chunk of a streamed chat or completion tells its usage, asked for or not",
      .kind = OPTION_FLAG, .group = GROUP_CHAT, .commands = ANSWERING,
      .field = FIELD(force_include_usage), USE},
 

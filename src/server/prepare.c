@@ -76,7 +76,7 @@ static void set_defaults(const struct served *s, struct api_request *r)
         if (o->top_k >= 0) p->top_k = o->top_k;
     }
     p->max_tokens = r->max_tokens > 0 ? (uint32_t)r->max_tokens : 0;
-    if (s->o.always_usage && r->stream) r->include_usage = true;
+    if (s->o.always_usage && r->stream) r->include_usage = r->continuous_usage = true;
 }
 
 /* Each entry of a prompt's log-probabilities waits in memory until the answer is complete. */

@@ -525,6 +525,18 @@ static void test_prompt_logprobs_are_the_more_of_two_wishes(void **state)
     }
 }
 
+static void test_usage_of_each_chunk_comes_with_that_of_all(void **state)
+{
+    (void)state;
+    struct api_request r;
+    struct api_error e;
+    const char *body =
+        "{" M ",\"stream\":true,\"stream_options\":{\"continuous_usage_stats\":true}}";
+    assert_int_equal(parse(&r, API_CHAT, body, &e), FATHOM_OK);
+    assert_false(r.include_usage || r.continuous_usage);
+    api_request_free(&r);
+}
+
 static void test_prompt_logprobs_of_nothing_may_stream(void **state)
 {
     (void)state;
@@ -750,6 +762,7 @@ int main(void)
         cmocka_unit_test(test_defaults_are_told_from_values),
         cmocka_unit_test(test_values_mean_what_they_mean_to_vllm),
         cmocka_unit_test(test_prompt_logprobs_are_the_more_of_two_wishes),
+        cmocka_unit_test(test_usage_of_each_chunk_comes_with_that_of_all),
         cmocka_unit_test(test_prompt_logprobs_of_nothing_may_stream),
         cmocka_unit_test(test_best_of_makes_more_choices_than_are_told),
         cmocka_unit_test(test_thinking_switches),

@@ -34,7 +34,9 @@ fathom_err field_stream_options(struct field_context *x, const struct field *f, 
     TRY(field_check_keys(x, f->name, v, keys));
     x->r->has_stream_options = json_object_size(v) > 0;
     TRY(read_flag_in(x, f->name, v, "include_usage", &x->r->include_usage));
-    return read_flag_in(x, f->name, v, "continuous_usage_stats", &x->r->continuous_usage);
+    TRY(read_flag_in(x, f->name, v, "continuous_usage_stats", &x->r->continuous_usage));
+    if (!x->r->include_usage) x->r->continuous_usage = false;
+    return FATHOM_OK;
 }
 
 fathom_err field_modalities(struct field_context *x, const struct field *f, json_t *v)
