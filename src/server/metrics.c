@@ -251,6 +251,8 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
                              const struct metrics_view *v)
 {
     const fathom_stats *t = v->stats;
+    const uint64_t n_here = t->n_prefix_hit_token - t->n_prefix_fetched_token;
+    const bool has_tiers = t->tiers.n_ram_page > 0;
     write_vllm_gauges(s, t);
     write_count(s, "vllm:prompt_tokens_total", PROMETHEUS_COUNTER,
                 "Prompt tokens computed, and found in the cache.",
@@ -262,7 +264,12 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
     write_count(s, "vllm:prefix_cache_queries_total", PROMETHEUS_COUNTER,
                 "Prompt tokens looked for in the prefix cache.", t->n_prefix_query_token);
     write_count(s, "vllm:prefix_cache_hits_total", PROMETHEUS_COUNTER,
-                "Prompt tokens found in the prefix cache.", t->n_prefix_hit_token);
+                "Prompt tokens found in the prefix cache.", n_here);
+    write_count(s, "vllm:external_prefix_cache_queries_total", PROMETHEUS_COUNTER,
+                "Prompt tokens looked for in memory, on disk or at another server.",
+                has_tiers ? t->n_prefix_query_token - n_here : 0);
+    write_count(s, "vllm:external_prefix_cache_hits_total", PROMETHEUS_COUNTER,
+                "Prompt tokens found there.", t->n_prefix_fetched_token);
 
     write_count(s, "vllm:prompt_tokens_cached_total", PROMETHEUS_COUNTER,
                 "Prompt tokens that were not computed, since the cache had them.",
@@ -270,8 +277,7 @@ static void write_vllm_state(struct scrape *s, const struct metrics *m,
     const char *name = "vllm:prompt_tokens_by_source_total";
     prometheus_family(s->b, name, PROMETHEUS_COUNTER, "Prompt tokens by where they came from.");
     write_labelled(s, name, "source", "local_compute", t->n_prompt_token);
-    write_labelled(s, name, "source", "local_cache_hit",
-                   t->n_prefix_hit_token - t->n_prefix_fetched_token);
+    write_labelled(s, name, "source", "local_cache_hit", n_here);
     write_labelled(s, name, "source", "external_kv_transfer", t->n_prefix_fetched_token);
 
     name = "vllm:request_success_total";

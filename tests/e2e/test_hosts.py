@@ -152,7 +152,7 @@ def check_same(cut, alone, *more, n=2, other=(), again=True):
     assert answers(first) == want
     if again:
         assert answers(first) == want
-        hits = sum(v for k, v in first.metrics().items() if k.startswith("vllm:prefix_cache_hits"))
+        hits = sum(v for k, v in first.metrics().items() if k.startswith("vllm:prompt_tokens_cached"))
         assert hits > 0
     assert (n_ahead(first) > 0) == is_ahead, (n_ahead(first), is_ahead)
     assert n_page(first) == pages

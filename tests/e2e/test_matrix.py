@@ -30,7 +30,7 @@ FEW_PAGES = 9  # one more than a request of MAX_LEN may take
 # name: flags, the metric that says that it took place. Later flags win over earlier ones.
 WAYS = {
     "drafts": (("--speculative-config", DRAFTS), "vllm:spec_decode_num_accepted_tokens_total"),
-    "prefix hits": (("--enable-prefix-caching",), "vllm:prefix_cache_hits_total"),
+    "prefix hits": (("--enable-prefix-caching",), "vllm:prompt_tokens_cached_total"),
     "chunks": (("--max-num-batched-tokens", "40"), "vllm:prompt_tokens_total"),
     "preemption": ((), "vllm:num_preemptions_total"),  # with FEW_PAGES
     "tiers": (("--enable-prefix-caching",), "fathom_kv_tier_hits_total"),  # with a small cache

@@ -147,6 +147,8 @@ def check_pair():
     assert n_pulled >= 32, (n_pulled, n_lost)  # a busy machine may be too late for some
     n_external = n_from(d, "external_kv_transfer")
     assert 64 <= n_external <= 64 * n_pulled and not n_from(p, "external_kv_transfer"), n_external
+    looked = total(d, "vllm:external_prefix_cache_queries_total")
+    assert total(d, "vllm:external_prefix_cache_hits_total") == n_external <= looked, looked
     wait_until(lambda: total(p, "fathom_kv_pages_sent_total") >= n_pulled)
     # a chat, and what the answer tells
     chat = {"messages": [{"role": "user", "content": text_of(99, 150)}], "max_tokens": 12,

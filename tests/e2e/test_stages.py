@@ -48,7 +48,7 @@ def check(want, *flags):
     assert answers(server) == want, flags
     assert answers(server) == want, flags
     metrics = server.metrics()
-    hits = sum(v for k, v in metrics.items() if k.startswith("vllm:prefix_cache_hits"))
+    hits = sum(v for k, v in metrics.items() if k.startswith("vllm:prompt_tokens_cached"))
     assert hits > 0, flags
     if DRAFTS[0] in flags:
         n = sum(v for k, v in metrics.items()

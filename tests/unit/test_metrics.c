@@ -198,7 +198,9 @@ static void a_finished_request_is_in_every_histogram(void **state)
     assert_sample(&b, "vllm:request_success_total", "finished_reason=\"length\"", 1);
     assert_sample(&b, "vllm:request_success_total", "finished_reason=\"stop\"", 0);
     assert_sample(&b, "vllm:prefix_cache_queries_total", "", 640);
-    assert_sample(&b, "vllm:prefix_cache_hits_total", "", 128);
+    assert_sample(&b, "vllm:prefix_cache_hits_total", "", 64);
+    assert_sample(&b, "vllm:external_prefix_cache_queries_total", "", 0); /* there are no tiers */
+    assert_sample(&b, "vllm:external_prefix_cache_hits_total", "", 64);
     assert_sample(&b, "vllm:e2e_request_latency_seconds_sum", "", 2.6);
     assert_sample(&b, "vllm:request_queue_time_seconds_sum", "", 0.4);
     assert_sample(&b, "vllm:request_prefill_time_seconds_sum", "", 1);

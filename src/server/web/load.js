@@ -37,7 +37,7 @@ function pages(look) {
 }
 
 function figures(first, a, b) {
-  const hit = metrics.share(first, b, "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total");
+  const hit = metrics.share(first, b, "vllm:prompt_tokens_cached_total", "vllm:prefix_cache_queries_total");
   const drafts = metrics.share(first, b, "vllm:spec_decode_num_accepted_tokens_total",
     "vllm:spec_decode_num_draft_tokens_total");
   const percent = x => x === undefined ? "–" : `${Math.round(100 * x)} %`;
