@@ -187,7 +187,9 @@ static const struct refusal refusals[] = {
      "max_tokens is an empty string, needed is an integer"},
     {API_CHAT, "{" M ",\"max_tokens\":\"0x10\"}", "max_tokens",
      "max_tokens is a string, needed is an integer"},
-    {API_CHAT, "{" M ",\"max_tokens\":\"5 \"}", "max_tokens",
+    {API_CHAT, "{" M ",\"max_tokens\":\"  \"}", "max_tokens",
+     "max_tokens is a string, needed is an integer"},
+    {API_CHAT, "{" M ",\"max_tokens\":\"5 6\"}", "max_tokens",
      "max_tokens is a string, needed is an integer"},
     {API_CHAT, "{" M ",\"max_tokens\":\"5\\u00006\"}", "max_tokens",
      "max_tokens is a string, needed is an integer"},
@@ -438,10 +440,10 @@ static void test_numbers_and_flags_may_be_text(void **state)
     struct api_request r;
     struct api_error e;
     const char *body =
-        "{" M ",\"max_tokens\":\"5\",\"n\":\"2.0\",\"temperature\":\"0.5\",\"top_p\":\"1\","
+        "{" M ",\"max_tokens\":\" 5 \",\"n\":\"2.0 \",\"temperature\":\"0.5\",\"top_p\":\"1\","
         "\"top_k\":\"-1\",\"seed\":\"9223372036854775807\",\"stop_token_ids\":[\"7\"],"
         "\"logit_bias\":{\"7\":\"-2.5\"},\"stream\":\"True\",\"logprobs\":1,\"ignore_eos\":\"no\","
-        "\"skip_special_tokens\":0,\"stream_options\":{\"include_usage\":\"on\"},"
+        "\"skip_special_tokens\":0.0,\"stream_options\":{\"include_usage\":\"on\"},"
         "\"chat_template_kwargs\":{\"thinking\":\"false\"},\"parallel_tool_calls\":\"false\"}";
     if (parse(&r, API_CHAT, body, &e)) fail_msg("%s", e.diag.text);
     const fathom_sampling *s = &r.sampling;

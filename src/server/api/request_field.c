@@ -148,13 +148,20 @@ fathom_err field_check_keys(struct field_context *x, const char *path, const jso
 
 enum { NUMBER_TEXT_MAX = 32 };
 
-/* Decimal digits as JSON has them: strtod would take more. NULL: v is no such text. */
+/* Decimal digits as JSON has them, with blanks around: strtod would take more. NULL: v is no such
+ * text. */
 static const char *number_text(const json_t *v)
 {
     const char *s = json_string_value(v);
     size_t n = json_string_length(v);
-    if (n == 0 || n > NUMBER_TEXT_MAX || strspn(s, "+-.0123456789eE") != n) return NULL;
+    if (n == 0 || n > NUMBER_TEXT_MAX || strspn(s, " +-.0123456789eE") != n) return NULL;
     return s;
+}
+
+/* Whether a number has been read up to the blanks behind it. */
+static bool is_read(const char *s, const char *end)
+{
+    return end != s && end[strspn(end, " ")] == '\0';
 }
 
 double field_number(const json_t *v, bool *ok)
@@ -164,7 +171,7 @@ double field_number(const json_t *v, bool *ok)
     *ok = json_is_number(v);
     if (*ok || !s) return json_number_value(v);
     double d = strtod(s, &end);
-    *ok = *end == '\0' && isfinite(d);
+    *ok = is_read(s, end) && isfinite(d);
     return d;
 }
 
@@ -176,7 +183,7 @@ int64_t field_integer(const json_t *v, bool *ok)
     if (json_is_integer(v)) return json_integer_value(v);
     errno = 0;
     int64_t i = s ? strtoll(s, &end, 10) : 0;
-    if (s && errno == 0 && *end == '\0') return i;
+    if (s && errno == 0 && is_read(s, end)) return i;
     double d = field_number(v, ok);
     *ok = *ok && d == rint(d) && fabs(d) < 9e15;
     return *ok ? (int64_t)d : 0;
@@ -184,10 +191,12 @@ int64_t field_integer(const json_t *v, bool *ok)
 
 bool field_boolean(const json_t *v, bool *out)
 {
-    static const char *const words[] = {"0", "false", "no", "off", "1", "true", "yes", "on"};
+    static const char *const words[] = {"0", "false", "f", "no",  "n", "off",
+                                        "1", "true",  "t", "yes", "y", "on"};
     enum { N_WORD = sizeof words / sizeof words[0] };
-    *out = json_is_true(v) || (json_is_integer(v) && json_integer_value(v) == 1);
-    if (json_is_boolean(v) || *out || (json_is_integer(v) && !json_integer_value(v))) return true;
+    const double d = json_is_number(v) ? json_number_value(v) : -1;
+    *out = json_is_true(v) || d == 1;
+    if (json_is_boolean(v) || d == 0 || d == 1) return true;
     for (size_t i = 0; json_is_string(v) && i < N_WORD; i++) {
         *out = i >= N_WORD / 2;
         if (strcasecmp(words[i], json_string_value(v)) == 0) return true;
