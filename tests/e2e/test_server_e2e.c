@@ -52,6 +52,8 @@ static void test_routes(void **state)
     json_t *document = ask_json(&c, "GET", "/openapi.json", "", NULL);
     json_t *paths = json_object_get(document, "paths");
     assert_true(json_object_size(paths) > 15);
+    assert_non_null(json_object_get(json_object_get(paths, "/ping"), "post"));
+    assert_null(json_object_get(json_object_get(paths, "/health"), "post"));
     const json_t *temperature = NULL;
     assert_int_equal(json_unpack(paths, "{s:{s:{s:{s:{s:{s:{s:{s:o}}}}}}}}", CHAT, "post",
                                  "requestBody", "content", "application/json", "schema",

@@ -110,10 +110,9 @@ void openapi_write_post(struct buf *b, enum api_kind api)
                          "\"object\"}},\"text/event-stream\":{}}}" ERRORS "}}");
 }
 
-void openapi_write_get(struct buf *b, const char *path, const char *type)
+static void write_bare(struct buf *b, const char *method, const char *type, bool has_id)
 {
-    bool has_id = path[strlen(path) - 1] == '/';
-    (void)buf_printf(b, "\"%s%s\":{\"get\":{", path, has_id ? "{id}" : "");
+    (void)buf_printf(b, "\"%s\":{", method);
     if (has_id) {
         (void)buf_add_str(b, "\"parameters\":[{\"name\":\"id\",\"in\":\"path\",\"required\":true,"
                              "\"schema\":{\"type\":\"string\"}}],");
@@ -121,8 +120,20 @@ void openapi_write_get(struct buf *b, const char *path, const char *type)
     const char *end = strchr(type, ';');
     (void)buf_printf(b,
                      "\"responses\":{\"200\":{\"description\":\"the answer\",\"content\":{"
-                     "\"%.*s\":{}}}" ERRORS "}}",
+                     "\"%.*s\":{}}}" ERRORS "}",
                      (int)(end ? end - type : (long)strlen(type)), type);
+}
+
+void openapi_write_get(struct buf *b, const char *path, const char *type, bool and_post)
+{
+    bool has_id = path[strlen(path) - 1] == '/';
+    (void)buf_printf(b, "\"%s%s\":{", path, has_id ? "{id}" : "");
+    write_bare(b, "get", type, has_id);
+    if (and_post) {
+        (void)buf_add_char(b, ',');
+        write_bare(b, "post", type, has_id);
+    }
+    (void)buf_add_char(b, '}');
 }
 
 /* One operation whose parameters begin with the id of a response. */

@@ -242,7 +242,8 @@ static fathom_err get_openapi(const struct route_env *env, const char *rest, str
         if (any) (void)buf_add_char(body, ',');
         any = true;
         if (r->get) {
-            openapi_write_get(body, r->path, r->type ? r->type : "application/json");
+            openapi_write_get(body, r->path, r->type ? r->type : "application/json",
+                              r->methods & METHOD_POST);
         } else {
             openapi_write_post(body, (enum api_kind)r->api);
         }
