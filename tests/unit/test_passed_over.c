@@ -82,6 +82,9 @@ static void test_warnings(void **state)
          "vllm_xargs changes nothing: there are no extensions; mm_processor_kwargs changes "
          "nothing: "
          "messages are text"},
+        {API_RESPONSES, "{" INPUT ",\"vllm_xargs\":{\"a\":1},\"request_id\":\"x\"}",
+         "vllm_xargs is no field of /v1/responses; request_id changes nothing: a response's id is "
+         "the server's"},
         {API_CHAT, "{" CHAT ",\"reasoning\":{\"effort\":\"low\"}}",
          "reasoning changes nothing: reasoning_effort is what a chat has"},
         {API_CHAT, "{" CHAT ",\"request_id\":\"a b\"}",

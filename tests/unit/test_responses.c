@@ -218,7 +218,10 @@ static void test_every_value_arrives(void **state)
         "\"type\":\"object\"},\"strict\":false}],\"tool_choice\":\"auto\",\"parallel_tool_calls\":"
         "true,\"metadata\":{\"k\":\"v\"},\"include\":[\"reasoning.encrypted_content\"],"
         "\"text\":{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"},\"background\":false,"
-        "\"truncation\":\"disabled\",\"user\":\"u\",\"service_tier\":\"auto\"}";
+        "\"truncation\":\"disabled\",\"user\":\"u\",\"service_tier\":\"auto\",\"structured_"
+        "outputs\":"
+        "{\"regex\":\"a\"},\"include_stop_str_in_output\":true,\"skip_special_tokens\":false,"
+        "\"include_reasoning\":false}";
     if (parse(&r, &BOUNDS, body, &e)) fail_msg("%s", e.diag.text);
     assert_string_equal(r.model, "x");
     assert_true(r.stream && r.max_tokens == 7 && r.thinking == API_ON);
@@ -226,6 +229,8 @@ static void test_every_value_arrives(void **state)
     assert_true(r.sampling.temperature == 0.5f && r.sampling.top_p == 0.25f);
     assert_true(r.sampling.logprobs && r.sampling.n_top_logprobs == 3);
     assert_true(r.sampling.top_k == 4 && r.sampling.seed == 9);
+    assert_true(r.include_stop && !r.skip_special_tokens && !r.include_reasoning);
+    assert_int_equal(r.rule.content, ANSWER_CONTENT_REGEX);
     assert_true(r.responses->summary && !r.responses->store && r.responses->items.len == 0);
     json_t *want =
         json_tree_of("[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{"

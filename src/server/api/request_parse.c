@@ -100,7 +100,7 @@ static const char *find_owner(const char *key, const json_t *v, enum api_kind ap
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         const struct field *f = field_find(endpoints[kinds[i]].table, key, kinds[i]);
         if (!f) continue;
-        if (f->read == field_none || f->read == field_object) return NULL;
+        if (f->read == field_none || f->read == field_object || f->read == field_idle) return NULL;
         if (f->read == field_refuse && field_is_off(v)) continue;
         if (!owner) owner = endpoints[kinds[i]].path;
     }
