@@ -87,13 +87,14 @@ static void take_member(struct request_view *v, const char *key, size_t n_key, c
     static const char *const texts[] = {"messages", "prompt", "input", "token_ids", NULL};
     static const char *const befores[] = {"model",  "tools",        "functions",  "tool_choice",
                                           "system", "instructions", "cache_salt", NULL};
+    static const char *const trues[] = {"true", "1", "\"true\"", "\"True\"", "\"1\"", NULL};
     if (is_one_of(key, n_key, texts)) {
         v->text = value;
         v->n_text = n_value;
     } else if (is_one_of(key, n_key, befores)) {
         v->before ^= rng_mix(hash_checksum(key, n_key), hash_checksum(value, n_value), 0);
     } else if (is_word(key, n_key, "stream")) {
-        v->stream = is_word(value, n_value, "true");
+        v->stream = is_one_of(value, n_value, trues);
     } else if (is_word(key, n_key, "kv_transfer_params")) {
         v->has_transfer = true;
     } else if (is_word(key, n_key, "previous_response_id")) {
