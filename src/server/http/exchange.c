@@ -389,7 +389,7 @@ static void choose_route(struct exchange *x, const struct head *h)
                             "the API key is missing or wrong; send it as \"Authorization: Bearer "
                             "KEY\"");
     } else if (!x->route) {
-        (void)route_refuse_path(x->method, x->path, &x->error);
+        (void)route_refuse_path(x->method, access_path(x->o, x->path), &x->error);
     } else if (!(x->route->methods & method)) {
         x->refused_method = true;
         (void)api_error_set(&x->error, 405, "method_not_allowed", NULL,

@@ -346,7 +346,7 @@ const char *route_allow(const struct route *r)
 #define GENERATES "one model is served, and it generates"
 #define RENDER "/tokenize renders the same messages"
 
-/* What clients ask other servers for, and what to do here. */
+/* What clients ask other servers for, at these paths and below them, and what to do here. */
 static const struct {
     const char *path, *instead;
 } elsewhere[] = {
@@ -401,7 +401,8 @@ fathom_err route_refuse_path(const char *method, const char *path, struct api_er
 {
     const struct route *near = nearest_route(path);
     for (size_t i = 0; i < sizeof elsewhere / sizeof elsewhere[0]; i++) {
-        if (strcmp(path, elsewhere[i].path) != 0) continue;
+        size_t n = strlen(elsewhere[i].path);
+        if (strncmp(path, elsewhere[i].path, n) != 0 || (path[n] && path[n] != '/')) continue;
         return api_error_set(e, 404, "not_found", NULL, "there is no %.16s %s: %s", method, path,
                              elsewhere[i].instead);
     }
@@ -413,7 +414,8 @@ fathom_err route_refuse_path(const char *method, const char *path, struct api_er
     return api_error_set(e, 404, "not_found", NULL,
                          "there is no %.16s %.200s; there are /v1/chat/completions, "
                          "/v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, "
-                         "/v1/models, /tokenize, /detokenize, /health, /ready, /metrics, /version, "
+                         "/v1/models, /inference/v1/generate, /invocations, /tokenize, "
+                         "/detokenize, /health, /ready, /metrics, /version, "
                          "/docs",
                          method, path);
 }
