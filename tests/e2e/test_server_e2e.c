@@ -54,7 +54,12 @@ static void test_routes(void **state)
     assert_true(json_object_size(paths) > 15);
     assert_non_null(json_object_get(json_object_get(paths, "/ping"), "post"));
     assert_null(json_object_get(json_object_get(paths, "/health"), "post"));
-    const json_t *temperature = NULL;
+    const json_t *temperature = NULL, *prompt = NULL;
+    assert_int_equal(json_unpack(paths, "{s:{s:{s:{s:{s:{s:{s:[o,{s:o}]}}}}}}}", "/invocations",
+                                 "post", "requestBody", "content", "application/json", "schema",
+                                 "anyOf", &temperature, "properties", &prompt),
+                     0);
+    assert_non_null(json_object_get(prompt, "prompt"));
     assert_int_equal(json_unpack(paths, "{s:{s:{s:{s:{s:{s:{s:{s:o}}}}}}}}", CHAT, "post",
                                  "requestBody", "content", "application/json", "schema",
                                  "properties", "temperature", &temperature),
@@ -72,6 +77,7 @@ static void test_routes(void **state)
     expect(&c, "POST", "/chat/completions", "{}", 404, "did you mean /v1/chat/completions?");
     expect(&c, "POST", "/v1/load_lora_adapter", "{\"lora_name\":\"a\"}", 404,
            "\"there is no POST /v1/load_lora_adapter: adapters are not supported\"");
+    expect(&c, "GET", "/v1/files/a/", NULL, 404, "/v1/files/a/: fathom run-batch answers");
     expect(&c, "GET", "/server_info", NULL, 404,
            "\"there is no GET /server_info: --admin-socket has it\"");
     expect(&c, "POST", "/generate", "{\"prompt\":\"a\"}", 404,

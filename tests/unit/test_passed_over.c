@@ -20,6 +20,7 @@ static const struct api_bounds STRICT = {.n_vocab = 1000, .strict = true};
 #define MESSAGES "\"max_tokens\":9," CHAT
 #define INPUT "\"input\":\"hi\""
 #define F "{\"type\":\"function\",\"name\":\"f\",\"parameters\":{\"type\":\"object\"}}"
+#define SAMPLING(members) "\"token_ids\":[7],\"sampling_params\":{" members "}"
 #define FUNCTION "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
 
 static void parse(struct api_request *r, enum api_kind api, const struct api_bounds *bounds,
@@ -90,6 +91,13 @@ static void test_warnings(void **state)
         {API_CHAT, "{" CHAT ",\"request_id\":\"a b\"}",
          "request_id is no id of 1 to 64 letters, digits or characters of -_.:, so the answer has "
          "its own"},
+        {API_GENERATE, "{" SAMPLING("\"frobnicate\":1") "}",
+         "sampling_params.frobnicate is no field of /inference/v1/generate"},
+        {API_GENERATE, "{" SAMPLING("\"temprature\":1") "}",
+         "sampling_params.temprature is no field of /inference/v1/generate, did you mean "
+         "temperature?"},
+        {API_GENERATE, "{" SAMPLING("\"extra_args\":{\"kv_transfer_params\":{},\"wat\":1}") "}",
+         "extra_args.wat is not known here"},
         /* it goes into a header */
         {API_CHAT, "{" CHAT ",\"a\\r\\nb\\u00e9\":1}",
          "a??b?? is no field of /v1/chat/completions"},
@@ -148,6 +156,12 @@ static void test_what_would_matter_is_refused(void **state)
                   "messages is no field of /v1/completions; /v1/chat/completions has it");
     check_refused(API_MESSAGES, &LENIENT, "{" MESSAGES ",\"n\":2}", "n",
                   "n is no field of /v1/messages; /v1/chat/completions has it");
+    check_refused(API_GENERATE, &LENIENT, "{\"token_ids\":[7],\"temperature\":0}", "temperature",
+                  "temperature is no field of /inference/v1/generate; sampling_params has it");
+    check_refused(API_GENERATE, &LENIENT, "{" SAMPLING("\"guided_regex\":\"a\"") "}",
+                  "sampling_params.guided_regex",
+                  "sampling_params.guided_regex is no field of /inference/v1/generate; "
+                  "/v1/chat/completions has it");
     check_refused(API_RESPONSES, &LENIENT, "{" INPUT ",\"conversation\":\"c\"}", "conversation",
                   "conversation is not supported: use previous_response_id");
     check_refused(API_RESPONSES, &LENIENT,

@@ -41,6 +41,12 @@ static const struct refusal refusals[] = {
     {API_CHAT, "[]", "", "the request body is an array, needed is an object"},
     {API_CHAT, "{}", "messages", "messages is missing, an array of messages is needed"},
     {API_COMPLETION, "{}", "prompt", "prompt is missing, a string or an array is needed"},
+    {API_COMPLETION, "{" P ",\"stream\":\"1\\u0000x\"}", "stream",
+     "stream is a string, needed is a boolean"},
+    {API_COMPLETION, "{" P ",\"temperature\":\"1e400\"}", "temperature",
+     "temperature is a string, needed is a number"},
+    {API_COMPLETION, "{" P ",\"seed\":\"9223372036854775808\"}", "seed",
+     "seed is a string, needed is an integer"},
     /* messages and tools */
     {API_CHAT, "{\"messages\":\"hi\"}", "messages",
      "messages is a string, needed is an array of messages"},
@@ -470,6 +476,19 @@ static void test_numbers_and_flags_may_be_text(void **state)
     }
 }
 
+static void test_an_invocation_is_a_chat_with_messages(void **state)
+{
+    (void)state;
+    struct api_request r;
+    struct api_error e;
+    assert_int_equal(parse(&r, API_INVOCATION, "{" M "}", &e), 0);
+    assert_int_equal(r.api, API_CHAT);
+    api_request_free(&r);
+    assert_int_equal(parse(&r, API_INVOCATION, "{" P ",\"messages\":null}", &e), 0);
+    assert_int_equal(r.api, API_COMPLETION);
+    api_request_free(&r);
+}
+
 static void test_defaults_are_told_from_values(void **state)
 {
     (void)state;
@@ -761,6 +780,7 @@ int main(void)
         cmocka_unit_test(test_equal_salts_are_equal),
         cmocka_unit_test(test_every_value_arrives),
         cmocka_unit_test(test_numbers_and_flags_may_be_text),
+        cmocka_unit_test(test_an_invocation_is_a_chat_with_messages),
         cmocka_unit_test(test_defaults_are_told_from_values),
         cmocka_unit_test(test_values_mean_what_they_mean_to_vllm),
         cmocka_unit_test(test_prompt_logprobs_are_the_more_of_two_wishes),

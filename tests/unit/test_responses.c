@@ -239,7 +239,15 @@ static void test_every_value_arrives(void **state)
     json_decref(want);
     assert_non_null(strstr(buf_str(&r.responses->echo), ",\"metadata\":{\"k\":\"v\"},"));
     assert_non_null(strstr(buf_str(&r.responses->echo),
-                           "\"top_logprobs\":3,\"truncation\":\"disabled\",\"user\":\"u\""));
+                           "\"truncation\":\"disabled\",\"user\":\"u\",\"max_output_tokens\":7,"
+                           "\"parallel_tool_calls\":true,\"top_logprobs\":3"));
+    api_request_free(&r);
+    body = "{" ASK
+           ",\"max_output_tokens\":\"7\",\"parallel_tool_calls\":\"no\",\"top_logprobs\":\"2\"}";
+    if (parse(&r, &BOUNDS, body, &e)) fail_msg("%s", e.diag.text);
+    assert_non_null(strstr(buf_str(&r.responses->echo),
+                           "\"max_output_tokens\":7,\"parallel_tool_calls\":false,"
+                           "\"top_logprobs\":2"));
     api_request_free(&r);
 }
 

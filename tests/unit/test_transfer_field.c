@@ -69,8 +69,13 @@ static const struct {
      "", 0},
     /* neither of both: a request like others */
     {PARAMS(""), false, false, false, "", 0},
-    {PARAMS("\"do_remote_prefill\":1,\"remote_port\":\"x\""), false, false, false, "", 0},
+    {PARAMS("\"do_remote_prefill\":0,\"remote_port\":\"x\""), false, false, false, "", 0},
     {"\"kv_transfer_params\":null", false, false, false, "", 0},
+    /* texts and numbers as templates make them */
+    {PARAMS("\"do_remote_decode\":\"true\""), true, false, false, "", 0},
+    {PARAMS("\"do_remote_prefill\":1,\"remote_host\":\"a\",\"remote_port\":\"1.0\""), false, true,
+     false, "a", 1},
+    {"\"bootstrap_host\":\"p0\",\"bootstrap_port\":\"8998\"", false, false, true, "p0", 8998},
 };
 
 static void three_dialects_name_a_server(void **state)
@@ -148,7 +153,7 @@ static const struct {
     {PARAMS(TAKES ",\"remote_bootstrap_addr\":\":5\""), "has to be http://HOST:PORT"},
     {PARAMS(TAKES ",\"remote_bootstrap_addr\":\"http://a:5/x\""), "has to be http://HOST:PORT"},
     {"\"bootstrap_host\":[\"a\"]", "bootstrap_host has to be a host"},
-    {"\"bootstrap_host\":\"a\",\"bootstrap_port\":\"1\"", "bootstrap_port"},
+    {"\"bootstrap_host\":\"a\",\"bootstrap_port\":\"x\"", "bootstrap_port"},
     {"\"bootstrap_host\":\"a\",\"bootstrap_port\":70000", "bootstrap_port"},
 };
 

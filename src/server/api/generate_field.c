@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "server/api/request_field.h"
 
-static fathom_err read_sampling(struct field_context *x, const struct field *f, json_t *v)
+fathom_err field_sampling_params(struct field_context *x, const struct field *f, json_t *v)
 {
     const char *key;
     json_t *value;
@@ -17,8 +17,7 @@ static fathom_err read_sampling(struct field_context *x, const struct field *f, 
     json_object_foreach (v, key, value) {
         const struct field *inner = field_find(&openai_table, key, API_GENERATE);
         if (json_is_null(value)) continue;
-        TRY(inner ? inner->read(x, inner, value)
-                  : field_pass_unknown(x, field_member(f->name, key).path));
+        TRY(inner ? inner->read(x, inner, value) : field_take_unknown(x, f->name, key, value));
     }
     return FATHOM_OK;
 }
@@ -58,7 +57,7 @@ static fathom_err check(struct field_context *x)
 static const struct field fields[] = {
     {"model", GENERATE, field_model, 0, 0, 0, false, NULL},
     {"token_ids", GENERATE, field_tokens, 0, 0, 0, false, NULL},
-    {"sampling_params", GENERATE, read_sampling, 0, 0, 0, false, NULL},
+    {"sampling_params", GENERATE, field_sampling_params, 0, 0, 0, false, NULL},
     {"stream", GENERATE, field_flag, AT(stream), 0, 0, false, NULL},
     {"stream_options", GENERATE, field_stream_options, 0, 0, 0, false, NULL},
     {"request_id", GENERATE, field_request_id, 0, 0, 0, false, NULL},

@@ -166,9 +166,11 @@ fathom_err field_request_id(struct field_context *x, const struct field *f, json
 /* Proxies put kv_transfer_params there. */
 static fathom_err read_extra_args(struct field_context *x, const struct field *f, json_t *v)
 {
-    json_t *transfer = json_object_get(v, "kv_transfer_params");
-    if (!json_is_object(transfer)) return field_idle(x, f, v);
-    return field_kv_transfer(x, f, transfer);
+    static const char *const keys[] = {"kv_transfer_params", NULL};
+    json_t *transfer = json_object_get(v, keys[0]);
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    TRY(field_check_keys(x, f->name, v, keys));
+    return transfer && !json_is_null(transfer) ? field_kv_transfer(x, f, transfer) : FATHOM_OK;
 }
 
 /* ---- rules over several fields ------------------------------------------------------------- */
@@ -348,7 +350,7 @@ static const struct field fields[] = {
     {"length_penalty", SAMPLING, field_none, 0, 0, 0, false, NULL},
     {"spaces_between_special_tokens", SAMPLING, field_none, 0, 0, 0, false, NULL},
 
-    {"extra_args", GENERATE, read_extra_args, 0, 0, 0, false, "there are no extensions"},
+    {"extra_args", GENERATE, read_extra_args, 0, 0, 0, false, NULL},
     {"guided_decoding", GENERATE, field_structured_outputs, 0, 0, 0, false,
      NULL}, /* its older name */
     {"detokenize", GENERATE, field_none, 0, 0, 0, false, NULL},

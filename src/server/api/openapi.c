@@ -52,6 +52,7 @@ static void write_schema(struct buf *b, const struct field *f)
         {field_response_format, "object", false},
         {field_structured_outputs, "object", false},
         {field_template_kwargs, "object", false},
+        {field_sampling_params, "object", false},
     };
     (void)buf_add_char(b, '{');
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -82,30 +83,41 @@ static void write_fields(struct buf *b, enum api_kind api, const struct field_ta
     ",\"4XX\":{\"description\":\"the request is refused\",\"content\":" ANY_OBJECT "},"            \
     "\"5XX\":{\"description\":\"the server cannot answer\",\"content\":" ANY_OBJECT "}}"
 
+/* {"type":"object",..}, what a body is. */
+static void write_body(struct buf *b, enum api_kind api, const char *needed)
+{
+    const char *path;
+    const struct field_table *t = field_table_of(api, &path);
+    (void)buf_printf(b, "{\"type\":\"object\",\"required\":[%s],\"properties\":{", needed);
+    write_fields(b, api, t);
+    (void)buf_add_str(b, "}}");
+}
+
 void openapi_write_post(struct buf *b, enum api_kind api)
 {
     static const char *const needed[] = {
-        [API_CHAT] = "\"messages\"",
-        [API_COMPLETION] = "\"prompt\"",
-        [API_RESPONSES] = "\"input\"",
-        [API_MESSAGES] = "\"messages\",\"max_tokens\"",
-        [API_GENERATE] = "\"token_ids\"",
-        [API_INVOCATION] = "",
-        [API_COUNT_TOKENS] = "\"messages\"",
-        [API_INPUT_TOKENS] = "\"input\"",
-        [API_TOKENIZE] = "",
-        [API_TOKENIZE_CHAT] = "",
-        [API_DETOKENIZE] = "\"tokens\"",
+        [API_CHAT] = "\"messages\"",      [API_COMPLETION] = "\"prompt\"",
+        [API_RESPONSES] = "\"input\"",    [API_MESSAGES] = "\"messages\",\"max_tokens\"",
+        [API_GENERATE] = "\"token_ids\"", [API_COUNT_TOKENS] = "\"messages\"",
+        [API_INPUT_TOKENS] = "\"input\"", [API_TOKENIZE] = "",
+        [API_TOKENIZE_CHAT] = "",         [API_DETOKENIZE] = "\"tokens\"",
     };
     const char *path;
-    const struct field_table *t = field_table_of(api, &path);
+    (void)field_table_of(api, &path);
     (void)buf_printf(b,
                      "\"%s\":{\"post\":{\"requestBody\":{\"required\":true,\"content\":{"
-                     "\"application/json\":{\"schema\":{\"type\":\"object\",\"required\":[%s],"
-                     "\"properties\":{",
-                     path, needed[api]);
-    write_fields(b, api, t);
-    (void)buf_add_str(b, "}}}}},\"responses\":{\"200\":{\"description\":\"the answer, or a stream "
+                     "\"application/json\":{\"schema\":",
+                     path);
+    if (api == API_INVOCATION) {
+        (void)buf_add_str(b, "{\"anyOf\":[");
+        write_body(b, API_CHAT, needed[API_CHAT]);
+        (void)buf_add_char(b, ',');
+        write_body(b, API_COMPLETION, needed[API_COMPLETION]);
+        (void)buf_add_str(b, "]}");
+    } else {
+        write_body(b, api, needed[api]);
+    }
+    (void)buf_add_str(b, "}}},\"responses\":{\"200\":{\"description\":\"the answer, or a stream "
                          "of its events\",\"content\":{\"application/json\":{\"schema\":{\"type\":"
                          "\"object\"}},\"text/event-stream\":{}}}" ERRORS "}}");
 }

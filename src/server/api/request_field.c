@@ -123,7 +123,8 @@ fathom_err field_push(json_t *list, json_t *value)
     return json_array_append_new(list, value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-fathom_err field_pass_unknown(struct field_context *x, const char *path)
+/* What is not known is passed over with a warning; strict: refused. */
+static fathom_err pass_unknown(struct field_context *x, const char *path)
 {
     if (!x->bounds->strict) return field_warn(x, "%s is not known here", path);
     return api_error_set(x->e, 400, "unsupported_parameter", path,
@@ -139,7 +140,7 @@ fathom_err field_check_keys(struct field_context *x, const char *path, const jso
         size_t i = 0;
         while (keys[i] && strcmp(keys[i], key) != 0) i++;
         if (keys[i] || json_is_null(value)) continue;
-        TRY(field_pass_unknown(x, field_member(path, key).path));
+        TRY(pass_unknown(x, field_member(path, key).path));
     }
     return FATHOM_OK;
 }
@@ -199,7 +200,8 @@ bool field_boolean(const json_t *v, bool *out)
     if (json_is_boolean(v) || d == 0 || d == 1) return true;
     for (size_t i = 0; json_is_string(v) && i < N_WORD; i++) {
         *out = i >= N_WORD / 2;
-        if (strcasecmp(words[i], json_string_value(v)) == 0) return true;
+        if (strcasecmp(words[i], json_string_value(v)) != 0) continue;
+        return strlen(words[i]) == json_string_length(v); /* no NUL and more behind it */
     }
     return false;
 }

@@ -107,8 +107,16 @@ fathom_err field_allow_tools(struct field_context *x, const char *path, const js
 fathom_err field_check_keys(struct field_context *x, const char *path, const json_t *object,
                             const char *const *keys);
 
-/* field_pass_unknown - what is not known is passed over with a warning; strict: refused */
-fathom_err field_pass_unknown(struct field_context *x, const char *path);
+/* field_flag_in - an optional boolean member of an object field; absent and null leave *out */
+fathom_err field_flag_in(struct field_context *x, const char *parent, const json_t *object,
+                         const char *key, bool *out);
+
+/* field_take_unknown - a member that no field of this name is for: what nobody knows is passed over
+ * with a warning (strict: refused), what changes an answer elsewhere is refused
+ *
+ *   parent  field that it is a member of, whose fields are those of openai_table; NULL: the body */
+fathom_err field_take_unknown(struct field_context *x, const char *parent, const char *key,
+                              const json_t *v);
 
 /* Readers by type; each writes the member at f->offset. */
 field_read field_flag;   /* bool */
@@ -156,6 +164,7 @@ field_read field_add_generation_prompt;
 field_read field_prompt;
 field_read field_text;
 field_read field_tokens;
+field_read field_sampling_params;
 
 /* field_read_integer - v as an integer within the range */
 fathom_err field_read_integer(struct field_context *x, const struct field *f, const json_t *v,

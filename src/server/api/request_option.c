@@ -16,9 +16,8 @@ static bool is_one_of(const char *s, const char *const *words)
     return false;
 }
 
-/* An optional boolean member of an object field. */
-static fathom_err read_flag_in(struct field_context *x, const char *parent, const json_t *object,
-                               const char *key, bool *out)
+fathom_err field_flag_in(struct field_context *x, const char *parent, const json_t *object,
+                         const char *key, bool *out)
 {
     const json_t *v = json_object_get(object, key);
     if (!v || json_is_null(v)) return FATHOM_OK;
@@ -33,8 +32,8 @@ fathom_err field_stream_options(struct field_context *x, const struct field *f, 
                                        "include_obfuscation", NULL};
     TRY(field_check_keys(x, f->name, v, keys));
     x->r->has_stream_options = json_object_size(v) > 0;
-    TRY(read_flag_in(x, f->name, v, "include_usage", &x->r->include_usage));
-    TRY(read_flag_in(x, f->name, v, "continuous_usage_stats", &x->r->continuous_usage));
+    TRY(field_flag_in(x, f->name, v, "include_usage", &x->r->include_usage));
+    TRY(field_flag_in(x, f->name, v, "continuous_usage_stats", &x->r->continuous_usage));
     if (!x->r->include_usage) x->r->continuous_usage = false;
     return FATHOM_OK;
 }
@@ -148,7 +147,7 @@ fathom_err field_template_kwargs(struct field_context *x, const struct field *f,
         const json_t *value = json_object_get(v, keys[i]);
         if (!value || json_is_null(value)) continue;
         bool on = false;
-        TRY(read_flag_in(x, f->name, v, keys[i], &on));
+        TRY(field_flag_in(x, f->name, v, keys[i], &on));
         set_thinking(x->r, PRECEDENCE_KWARGS, on);
     }
     return FATHOM_OK;

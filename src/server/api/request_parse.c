@@ -75,11 +75,10 @@ static unsigned distance(const char *a, const char *b)
 }
 
 /* The field that a misspelt one may stand for, NULL when none is near. */
-static const char *find_near(const char *name, enum api_kind api)
+static const char *find_near(const struct field_table *t, const char *name, enum api_kind api)
 {
     const char *best = NULL;
     unsigned least = 3;
-    const struct field_table *t = endpoints[api].table;
     for (size_t i = 0; i < t->n; i++) {
         const struct field *f = &t->fields[i];
         unsigned d = distance(name, f->name);
@@ -90,17 +89,25 @@ static const char *find_near(const char *name, enum api_kind api)
     return best;
 }
 
-/* The endpoint that has a field which this one lacks and which would change its answer; NULL: none,
- * or the value says that it is not wanted. */
+static bool has_no_effect(const struct field *f)
+{
+    return f->read == field_none || f->read == field_object || f->read == field_idle;
+}
+
+/* What has a field that is missing here and would change the answer, an endpoint or a field of this
+ * one; NULL: none, or the value says that it is not wanted. */
 static const char *find_owner(const char *key, const json_t *v, enum api_kind api)
 {
     static const enum api_kind kinds[] = {API_CHAT, API_COMPLETION, API_RESPONSES, API_MESSAGES};
     const char *owner = NULL;
     if (!api_answers(api)) return NULL;
+    if (api == API_GENERATE && field_find(&openai_table, key, api)) {
+        return has_no_effect(field_find(&openai_table, key, api)) ? NULL : "sampling_params";
+    }
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         const struct field *f = field_find(endpoints[kinds[i]].table, key, kinds[i]);
         if (!f) continue;
-        if (f->read == field_none || f->read == field_object || f->read == field_idle) return NULL;
+        if (has_no_effect(f)) return NULL;
         if (f->read == field_refuse && field_is_off(v)) continue;
         if (!owner) owner = endpoints[kinds[i]].path;
     }
@@ -114,18 +121,20 @@ static fathom_err refuse_unknown(struct field_context *x, const char *name, cons
                          endpoints[x->r->api].path, tail, other, *tail == 'd' ? "?" : "");
 }
 
-/* What nobody knows is passed over; what another endpoint does by it is refused. */
-static fathom_err take_unknown(struct field_context *x, const char *key, const json_t *v)
+fathom_err field_take_unknown(struct field_context *x, const char *parent, const char *key,
+                              const json_t *v)
 {
     enum api_kind api = x->r->api;
+    const struct field_table *t = parent ? &openai_table : endpoints[api].table;
     const char *owner = find_owner(key, v, api);
-    const char *near = owner ? NULL : find_near(key, api);
+    const char *near = NULL;
     char name[NAME_BYTES + 1];
-    (void)snprintf(name, sizeof name, "%s", key);
+    (void)snprintf(name, sizeof name, "%s%s%s", parent ? parent : "", parent ? "." : "", key);
     if (owner) {
         return api_error_set(x->e, 400, "unknown_parameter", name,
                              "%s is no field of %s; %s has it", name, endpoints[api].path, owner);
     }
+    if (x->r->warnings.n_untold == 0) near = find_near(t, key, api); /* else nobody reads it */
     if (x->bounds->strict && near) return refuse_unknown(x, name, "did you mean ", near);
     if (x->bounds->strict) return refuse_unknown(x, name, "leave it out", "");
     if (near) {
@@ -142,7 +151,7 @@ static fathom_err read_fields(struct field_context *x)
     json_object_foreach (x->r->root, key, value) {
         if (json_is_null(value)) continue;
         const struct field *f = field_find(endpoints[x->r->api].table, key, x->r->api);
-        TRY(f ? f->read(x, f, value) : take_unknown(x, key, value));
+        TRY(f ? f->read(x, f, value) : field_take_unknown(x, NULL, key, value));
     }
     return FATHOM_OK;
 }
@@ -280,7 +289,8 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
                              json_type_text(r->root));
     }
     if (r->api == API_INVOCATION) {
-        r->api = json_object_get(r->root, "messages") ? API_CHAT : API_COMPLETION;
+        const json_t *messages = json_object_get(r->root, "messages");
+        r->api = messages && !json_is_null(messages) ? API_CHAT : API_COMPLETION;
     }
     if (r->api == API_RESPONSES || r->api == API_INPUT_TOKENS) {
         r->responses = mem_calloc(1, sizeof *r->responses);

@@ -315,15 +315,14 @@ static fathom_err decide_store(struct field_context *x)
     return FATHOM_OK;
 }
 
-/* Members of the response object that repeat the request, as they were sent. */
+/* Members of the response object that repeat the request, as they were sent; numbers and booleans
+ * as such, though they came as texts. */
 static fathom_err write_echo(struct field_context *x)
 {
     static const char *const members[][2] = {
         {"instructions", "null"},
-        {"max_output_tokens", "null"},
         {"max_tool_calls", "null"},
         {"metadata", "{}"},
-        {"parallel_tool_calls", "true"},
         {"previous_response_id", "null"},
         {"prompt_cache_key", "null"},
         {"reasoning", "{\"effort\":null,\"summary\":null}"},
@@ -331,7 +330,6 @@ static fathom_err write_echo(struct field_context *x)
         {"text", "{\"format\":{\"type\":\"text\"}}"},
         {"tool_choice", "\"auto\""},
         {"tools", "[]"},
-        {"top_logprobs", "0"},
         {"truncation", "\"disabled\""},
         {"user", "null"},
     };
@@ -344,6 +342,13 @@ static fathom_err write_echo(struct field_context *x)
         else
             (void)buf_add_str(b, members[i][1]);
     }
+    if (x->r->max_tokens >= 0) {
+        (void)buf_printf(b, ",\"max_output_tokens\":%lld", (long long)x->r->max_tokens);
+    } else {
+        (void)buf_add_str(b, ",\"max_output_tokens\":null");
+    }
+    (void)buf_printf(b, ",\"parallel_tool_calls\":%s,\"top_logprobs\":%u",
+                     x->r->rule.one_call ? "false" : "true", x->r->sampling.n_top_logprobs);
     return buf_status(b);
 }
 

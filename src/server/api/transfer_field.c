@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/fail.h"
 #include "base/hash.h"
 #include "base/json.h"
 #include "server/api/request_field.h"
@@ -57,15 +58,13 @@ static fathom_err read_remote_host(struct field_context *x, const json_t *v)
 /* Proxies give numbers, or what they were given on their command line. */
 static fathom_err read_remote_port(struct field_context *x, const json_t *v)
 {
-    bool ok = false;
-    if (json_is_string(v)) {
-        ok = set_port(&x->r->transfer, json_string_value(v));
-    } else if (json_is_integer(v) && json_integer_value(v) >= 1 &&
-               json_integer_value(v) <= UINT16_MAX) {
-        x->r->transfer.port = (uint16_t)json_integer_value(v);
-        ok = true;
+    bool ok;
+    int64_t port = field_integer(v, &ok);
+    if (!ok || port < 1 || port > UINT16_MAX) {
+        return refuse(x, NAME ".remote_port", "a port from 1 to 65535");
     }
-    return ok ? FATHOM_OK : refuse(x, NAME ".remote_port", "a port from 1 to 65535");
+    x->r->transfer.port = (uint16_t)port;
+    return FATHOM_OK;
 }
 
 /* "http://host:port" */
@@ -105,8 +104,8 @@ fathom_err field_kv_transfer(struct field_context *x, const struct field *f, jso
 {
     struct api_transfer *t = &x->r->transfer;
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
-    t->lends = json_is_true(json_object_get(v, "do_remote_decode"));
-    t->takes = json_is_true(json_object_get(v, "do_remote_prefill"));
+    TRY(field_flag_in(x, NAME, v, "do_remote_decode", &t->lends));
+    TRY(field_flag_in(x, NAME, v, "do_remote_prefill", &t->takes));
     t->name = name_of(json_object_get(v, "transfer_id"));
     const json_t *host = either(v, "remote_host", "bootstrap_server_host");
     const json_t *port = either(v, "remote_port", "bootstrap_server_port");
@@ -134,10 +133,9 @@ fathom_err field_bootstrap_host(struct field_context *x, const struct field *f, 
 
 fathom_err field_bootstrap_port(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_integer(v) || json_integer_value(v) < 1 || json_integer_value(v) > UINT16_MAX) {
-        return refuse(x, f->name, "a port from 1 to 65535");
-    }
-    x->r->transfer.port = (uint16_t)json_integer_value(v);
+    int64_t port;
+    TRY(field_read_integer(x, f, v, &port));
+    x->r->transfer.port = (uint16_t)port;
     return FATHOM_OK;
 }
 
