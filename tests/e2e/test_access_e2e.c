@@ -88,6 +88,10 @@ static void without_a_key_every_route_but_probes_answers_401(void **state)
     assert_true(n >= 11);
     expect(&c, "GET", "/nowhere", NULL, 401, "invalid_api_key");
     expect(&c, "GET", "/admin", NULL, 401, "invalid_api_key");
+    char load[64];
+    ask(&c, &r, "POST", "/v1/completions", "endpoint-load-metrics-format: TEXT\r\n", "{}");
+    assert_false(http_reply_header(&r, "endpoint-load-metrics", load, sizeof load));
+    assert_reply(&r, 401, "invalid_api_key");
     ask(&c, &r, "GET", "/llm/sleep", "Authorization: Bearer first\r\n", NULL);
     assert_reply(&r, 404, "there is no GET /sleep: stop the server instead");
     http_client_close(&c);

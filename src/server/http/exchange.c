@@ -109,7 +109,8 @@ static void add_warnings(const struct api_warnings *w, struct buf *fields)
     (void)buf_add_str(fields, "\r\n");
 }
 
-/* The load as balancers read it that go by ORCA: Envoy, and those of gRPC. */
+/* The load as balancers read it that go by ORCA: Envoy, and those of gRPC. Who is refused, for want
+ * of a key say, is not told. */
 static void add_load(const struct exchange *x, struct buf *fields)
 {
     static const char *const forms[] = {
@@ -119,7 +120,7 @@ static void add_load(const struct exchange *x, struct buf *fields)
             "endpoint-load-metrics: JSON {\"named_metrics\": {\"kv_cache_usage_perc\": %.6g, "
             "\"num_requests_waiting\": %u}}\r\n"};
     fathom_stats s;
-    if (x->load_form == LOAD_NONE || !has_prompt(x)) return;
+    if (x->load_form == LOAD_NONE || !has_prompt(x) || x->status != 200) return;
     fathom_get_stats(x->all->routes.served->engine, &s);
     const double used = s.n_page ? (double)(s.n_page - s.n_page_free) / s.n_page : 0;
     (void)buf_printf(fields, forms[x->load_form], used, s.n_waiting);
