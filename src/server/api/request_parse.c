@@ -101,9 +101,9 @@ static const char *find_owner(const char *key, const json_t *v, enum api_kind ap
     static const enum api_kind kinds[] = {API_CHAT, API_COMPLETION, API_RESPONSES, API_MESSAGES};
     const char *owner = NULL;
     if (!api_answers(api)) return NULL;
-    if (api == API_GENERATE && field_find(&openai_table, key, api)) {
-        return has_no_effect(field_find(&openai_table, key, api)) ? NULL : "sampling_params";
-    }
+    const struct field *inner = api == API_GENERATE ? field_find(&openai_table, key, api) : NULL;
+    if (inner && has_no_effect(inner)) return NULL;
+    if (inner && inner->read != field_refuse) return "sampling_params";
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         const struct field *f = field_find(endpoints[kinds[i]].table, key, kinds[i]);
         if (!f) continue;
