@@ -1,9 +1,10 @@
-/* test_ranks MODEL BACKEND RANKS ACT KV LIMIT [LENGTH] - several ranks compute what one computes
+/* test_ranks MODEL BACKEND RANKS ACT KV LIMIT [[TEXTSx]LENGTH] - several ranks compute what one
+ * computes
  *
  * RANKS is a number; with an e behind it routed experts are whole on ranks.
  *
  * One model on one rank and on RANKS ranks, each a thread with a device of its own where the
- * backend has devices, over two texts of LENGTH tokens, a multiple of 4, in one step and in steps
+ * backend has devices, over TEXTS (2) texts of LENGTH tokens, a multiple of 4, in one step and in steps
  * of other sizes. Logits of several ranks lie within LIMIT of one rank's (relative, the median
  * row), those of the draft layer within twice that; records of pages and logits have the same bits
  * on all ranks, and whatever the steps. Logits are those of each text's last rows. Each rank has
@@ -38,7 +39,8 @@
 #include "op/backends.h"
 
 /* Of a text: tokens, and rows whose logits are compared at most. */
-enum { N_TEXT = 2, LENGTH = 80, LENGTH_MAX = 4096, KEPT = 80, N_KEPT = N_TEXT * KEPT };
+enum { TEXTS = 2, TEXTS_MAX = 16, LENGTH = 80, LENGTH_MAX = 4096, KEPT = 80 };
+enum { N_KEPT_MAX = TEXTS_MAX * KEPT };
 enum { SEED = 3, SKIPPED = 77, N_CUT_MAX = 4 };
 
 static struct {
@@ -48,7 +50,7 @@ static struct {
     enum act_type act;
     enum kv_type kv;
     double limit;
-    uint32_t length, n_page;
+    uint32_t n_text, length, n_page;
     struct checkpoint *checkpoint;
     struct model_config config;
 } test;
@@ -58,8 +60,8 @@ struct rank {
     struct model *model;
     struct kv_cache kv;
     int32_t *arrays; /* of a step, the device's: see fill_arrays */
-    float *rows;     /* [N_KEPT][V] of a step */
-    float *logits;   /* [2][N_KEPT][V]: of the model and of the draft layer, own rows */
+    float *rows;     /* [n_rows()][V] of a step */
+    float *logits;   /* [2][n_rows()][V]: of the model and of the draft layer, own rows */
     pthread_t thread;
     const uint32_t *cuts;
     uint32_t n_cut;
@@ -81,12 +83,17 @@ enum { ARRAY_IDS, ARRAY_NEXT, ARRAY_POS, ARRAY_REQUEST, ARRAY_SLOT, ARRAY_ROWS, 
 
 static size_t n_int(void)
 {
-    return (size_t)N_TOKEN_ARRAY * N_TEXT * test.length + test.n_page + N_TEXT + 1;
+    return (size_t)N_TOKEN_ARRAY * test.n_text * test.length + test.n_page + test.n_text + 1;
 }
 
 static uint32_t n_kept(void)
 {
     return test.length < KEPT ? test.length : KEPT;
+}
+
+static uint32_t n_rows(void)
+{
+    return test.n_text * n_kept();
 }
 
 static size_t page_bytes(const struct rank *r)
@@ -105,10 +112,10 @@ static void open_rank(struct rank *r, uint32_t i, uint32_t n)
     struct model_place place = {.parallel = parallel_of(i, n), .n_thread = 1, .device = (int)i};
     struct model_limits limits = {.act = test.act,
                                   .kv_type = test.kv,
-                                  .max_token = N_TEXT * test.length,
-                                  .max_request = N_TEXT,
-                                  .max_context = test.n_page / N_TEXT * KV_PAGE_TOKENS,
-                                  .max_logit_row = N_KEPT,
+                                  .max_token = test.n_text * test.length,
+                                  .max_request = test.n_text,
+                                  .max_context = test.n_page / test.n_text * KV_PAGE_TOKENS,
+                                  .max_logit_row = n_rows(),
                                   .with_mtp = true};
     struct backend_config c;
     model_backend_config(&c, &test.config, &limits, &place);
@@ -134,8 +141,8 @@ static void load_rank(struct rank *r, uint32_t i, uint32_t n)
     must(r->b->ops->alloc(r->b, page_bytes(r), "pages", &r->kv.base, &d), &d);
     must(r->b->ops->alloc(r->b, n_int() * sizeof *r->arrays, "batch", &arrays, &d), &d);
     r->arrays = arrays;
-    r->rows = mem_calloc((size_t)N_KEPT * test.config.n_vocab, sizeof *r->rows);
-    r->logits = mem_calloc((size_t)2 * N_KEPT * test.config.n_vocab, sizeof *r->logits);
+    r->rows = mem_calloc((size_t)n_rows() * test.config.n_vocab, sizeof *r->rows);
+    r->logits = mem_calloc((size_t)2 * n_rows() * test.config.n_vocab, sizeof *r->logits);
     assert_true(r->rows && r->logits);
 }
 
@@ -153,11 +160,11 @@ static void close_rank(struct rank *r)
 /* The arrays of a step of n tokens of each text from `pos` on; the number of its logit rows. */
 static uint32_t fill_arrays(int32_t *a, uint32_t pos, uint32_t n)
 {
-    const uint32_t m = N_TEXT * test.length, stride = test.n_page / N_TEXT;
+    const uint32_t m = test.n_text * test.length, stride = test.n_page / test.n_text;
     uint32_t n_row = 0;
     int32_t *pages = a + (size_t)N_TOKEN_ARRAY * m, *first = pages + test.n_page;
     for (uint32_t i = 0; i < test.n_page; i++) pages[i] = (int32_t)((i + 2) % test.n_page);
-    for (uint32_t t = 0; t < N_TEXT * n; t++) {
+    for (uint32_t t = 0; t < test.n_text * n; t++) {
         uint32_t text = t / n, p = pos + t % n;
         a[ARRAY_IDS * m + t] = id_at(text, p);
         a[ARRAY_NEXT * m + t] = id_at(text, p + 1);
@@ -167,7 +174,7 @@ static uint32_t fill_arrays(int32_t *a, uint32_t pos, uint32_t n)
                                 (int32_t)(p % KV_PAGE_TOKENS);
         if (p + n_kept() >= test.length) a[ARRAY_ROWS * m + n_row++] = (int32_t)t;
     }
-    for (uint32_t i = 0; i <= N_TEXT; i++) first[i] = (int32_t)(i * n);
+    for (uint32_t i = 0; i <= test.n_text; i++) first[i] = (int32_t)(i * n);
     return n_row;
 }
 
@@ -175,7 +182,7 @@ static uint32_t fill_arrays(int32_t *a, uint32_t pos, uint32_t n)
 static fathom_err keep_logits(struct rank *r, uint32_t rank, const int32_t *a, uint32_t n_row,
                               int pass)
 {
-    const uint32_t n_vocab = test.config.n_vocab, m = N_TEXT * test.length;
+    const uint32_t n_vocab = test.config.n_vocab, m = test.n_text * test.length;
     if (n_row == 0) return FATHOM_OK;
     fathom_err err =
         r->b->ops->buffer_read(r->b, model_logits(r->model), 0, n_row, n_vocab, r->rows);
@@ -185,8 +192,8 @@ static fathom_err keep_logits(struct rank *r, uint32_t rank, const int32_t *a, u
         const size_t text = (size_t)a[ARRAY_REQUEST * m + t];
         const size_t place =
             text * n_kept() + (size_t)a[ARRAY_POS * m + t] + n_kept() - test.length;
-        memcpy(r->logits + ((size_t)pass * N_KEPT + place) * n_vocab, r->rows + (size_t)i * n_vocab,
-               n_vocab * sizeof *r->rows);
+        memcpy(r->logits + ((size_t)pass * n_rows() + place) * n_vocab,
+               r->rows + (size_t)i * n_vocab, n_vocab * sizeof *r->rows);
     }
     return err;
 }
@@ -194,17 +201,17 @@ static fathom_err keep_logits(struct rank *r, uint32_t rank, const int32_t *a, u
 /* One step: n tokens of each text from `pos` on. */
 static fathom_err step(struct rank *r, uint32_t rank, uint32_t pos, uint32_t n)
 {
-    const uint32_t m = N_TEXT * test.length;
+    const uint32_t m = test.n_text * test.length;
     int32_t *a = mem_calloc(n_int(), sizeof *a), *device = r->arrays;
     assert_non_null(a);
     const uint32_t n_row = fill_arrays(a, pos, n);
     fathom_err err = r->b->ops->copy_in(r->b, device, a, n_int() * sizeof *a);
     if (!err) err = r->b->ops->sync(r->b);
-    struct batch batch = {.n_token = N_TEXT * n,
-                          .n_request = N_TEXT,
+    struct batch batch = {.n_token = test.n_text * n,
+                          .n_request = test.n_text,
                           .n_logit_row = n_row,
                           .max_context = pos + n,
-                          .page_stride = test.n_page / N_TEXT,
+                          .page_stride = test.n_page / test.n_text,
                           .ids = device + ARRAY_IDS * m,
                           .pos = device + ARRAY_POS * m,
                           .request = device + ARRAY_REQUEST * m,
@@ -254,13 +261,13 @@ static void clear_rank(struct rank *r)
     must(r->b->ops->copy_in(r->b, r->kv.base, pages, page_bytes(r)), &(fathom_diag){{0}});
     must(r->b->ops->sync(r->b), &(fathom_diag){{0}});
     mem_free(pages);
-    memset(r->logits, 0, (size_t)2 * N_KEPT * test.config.n_vocab * sizeof(float));
+    memset(r->logits, 0, (size_t)2 * n_rows() * test.config.n_vocab * sizeof(float));
 }
 
 /* All ranks over both texts, in steps of cuts; the logits come together in rank 0's. */
 static void run(uint32_t n, const uint32_t *cuts, uint32_t n_cut)
 {
-    const size_t n_value = (size_t)2 * N_KEPT * test.config.n_vocab;
+    const size_t n_value = (size_t)2 * n_rows() * test.config.n_vocab;
     uint8_t *first = NULL;
     for (uint32_t i = 0; i < n; i++) {
         ranks[i].cuts = cuts;
@@ -290,9 +297,9 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Relative errors of rows, ascending; the number of rows. */
-static uint32_t row_errors(const float *got, const float *want, double errors[N_KEPT])
+static uint32_t row_errors(const float *got, const float *want, double errors[N_KEPT_MAX])
 {
-    const uint32_t n_vocab = test.config.n_vocab, n = N_TEXT * n_kept();
+    const uint32_t n_vocab = test.config.n_vocab, n = n_rows();
     for (uint32_t t = 0; t < n; t++) {
         double diff = 0, square = 0;
         for (uint32_t i = 0; i < n_vocab; i++) {
@@ -310,7 +317,7 @@ static uint32_t row_errors(const float *got, const float *want, double errors[N_
 
 static void check_close(const float *got, const float *want, const char *what, double limit)
 {
-    double errors[N_KEPT];
+    double errors[N_KEPT_MAX];
     const uint32_t n = row_errors(got, want, errors);
     uint32_t n_equal = 0;
     while (n_equal < n && errors[n_equal] == 0) n_equal++;
@@ -324,7 +331,7 @@ static void check_close(const float *got, const float *want, const char *what, d
 static void check_exact(const float *several, const float *one, const float *exact,
                         const char *what)
 {
-    double of_several[N_KEPT], of_one[N_KEPT];
+    double of_several[N_KEPT_MAX], of_one[N_KEPT_MAX];
     const uint32_t n = row_errors(several, exact, of_several);
     (void)row_errors(one, exact, of_one);
     print_message("%s from float32: median of one rank %.3g, of several %.3g\n", what,
@@ -347,7 +354,7 @@ static uint64_t run_alone(const char *backend, enum act_type act, enum kv_type k
     open_rank(&ranks[0], 0, 1);
     load_rank(&ranks[0], 0, 1);
     run(1, whole, 1);
-    memcpy(logits, ranks[0].logits, (size_t)2 * N_KEPT * test.config.n_vocab * sizeof *logits);
+    memcpy(logits, ranks[0].logits, (size_t)2 * n_rows() * test.config.n_vocab * sizeof *logits);
     const uint64_t n_bytes = model_weights_bytes(ranks[0].model);
     close_rank(&ranks[0]);
     test.backend = its_backend;
@@ -379,7 +386,7 @@ static void several_ranks_compute_what_one_does(void **state)
     const uint32_t length = test.length, whole[] = {length};
     const uint32_t cut[N_CUT_MAX] = {length / 4, 1, length / 2 - 1, (length + 1) / 4};
     const uint32_t n = test.n_rank;
-    const size_t n_value = (size_t)N_KEPT * test.config.n_vocab;
+    const size_t n_value = (size_t)n_rows() * test.config.n_vocab;
     ranks = mem_calloc(n, sizeof *ranks);
     float *want = mem_alloc_array(2 * n_value, sizeof *want);
     float *exact = mem_alloc_array(2 * n_value, sizeof *exact);
@@ -445,7 +452,7 @@ int main(int argc, char **argv)
 {
     if (argc != 7 && argc != 8) {
         print_error("usage: test_ranks MODEL BACKEND RANKS f32|bf16|fp8 f32|bf16|fp8 LIMIT "
-                    "[LENGTH]\n");
+                    "[[TEXTSx]LENGTH]\n");
         return 2;
     }
     test.backend = argv[2];
@@ -455,9 +462,15 @@ int main(int argc, char **argv)
     test.act = argv[4][0] == 'b' ? ACT_BF16 : argv[4][1] == 'p' ? ACT_FP8 : ACT_F32;
     test.kv = argv[5][0] == 'b' ? KV_TYPE_BF16 : argv[5][1] == 'p' ? KV_TYPE_FP8 : KV_TYPE_F32;
     test.limit = strtod(argv[6], NULL);
-    test.length = argc > 7 ? (uint32_t)strtoul(argv[7], NULL, 10) : LENGTH;
+    test.n_text = TEXTS;
+    test.length = argc > 7 ? (uint32_t)strtoul(argv[7], &end, 10) : LENGTH;
+    if (argc > 7 && *end == 'x') {
+        test.n_text = test.length;
+        test.length = (uint32_t)strtoul(end + 1, NULL, 10);
+    }
+    assert_true(test.n_text >= 1 && test.n_text <= TEXTS_MAX);
     assert_true(test.length % 4 == 0 && test.length <= LENGTH_MAX);
-    test.n_page = N_TEXT * ((test.length + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
+    test.n_page = test.n_text * ((test.length + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
 #ifdef FATHOM_TESTS_SIMT_FAULT_H
     simt_set_devices((int)test.n_rank);
 #endif
