@@ -4,12 +4,12 @@
  * RANKS is a number; with an e behind it routed experts are whole on ranks.
  *
  * One model on one rank and on RANKS ranks, each a thread with a device of its own where the
- * backend has devices, over TEXTS (2) texts of LENGTH tokens, a multiple of 4, in one step and in steps
- * of other sizes. Logits of several ranks lie within LIMIT of one rank's (relative, the median
- * row), those of the draft layer within twice that; records of pages and logits have the same bits
- * on all ranks, and whatever the steps. Logits are those of each text's last rows. Each rank has
- * less of the model than one rank alone; in float32 the order of the sums shows. Where inputs of
- * products are rounded it need not: most rows may be equal.
+ * backend has devices, over TEXTS (2) texts of LENGTH tokens, a multiple of 4, in one step and in
+ * steps of other sizes. Logits of several ranks lie within LIMIT of one rank's (relative, the
+ * median row), those of the draft layer within twice that; records of pages and logits have the
+ * same bits on all ranks, and whatever the steps. Logits are those of each text's last rows. Each
+ * rank has less of the model than one rank alone; in float32 the order of the sums shows. Where
+ * inputs of products are rounded it need not: most rows may be equal.
  *
  * MODEL is a directory; one without weights gets generated ones. FILE:N is a config.json cut to N
  * layers. The test is skipped where there are fewer GPUs than ranks. */

@@ -246,7 +246,7 @@ static void check_cache(struct front *f, const uint8_t *want, const uint8_t *got
 /* Whether the row may be in the backend's own form, which fills 192 values a head. */
 static bool is_expanded(const struct front *f, uint32_t t)
 {
-    return t >= f->host.n_answer_token && f->host.pos[t] < 4 * (int32_t)f->c.index_topk;
+    return t >= f->host.n_answer_token && f->host.pos[t] < 8 * (int32_t)f->c.index_topk;
 }
 
 /* The same tokens, n_single by themselves and the others in steps of `chunk`: the same queries and

@@ -14,8 +14,8 @@ static float *run(struct rig *r, void *arg, const float *z, uint32_t n)
 {
     const struct weights *w = arg;
     const uint32_t n_answer = w->n_answer < n ? w->n_answer : n;
-    /* rows of the prompt are absorbed: four times index_topk on */
-    const struct gen_request requests[] = {{0, n_answer}, {4 * r->config.index_topk, n - n_answer}};
+    /* rows of the prompt are absorbed: eight times index_topk on */
+    const struct gen_request requests[] = {{0, n_answer}, {8 * r->config.index_topk, n - n_answer}};
     const uint32_t first = n_answer ? 0 : 1, end = n_answer < n ? 2 : 1;
     struct gen *g = gen_create(7);
     struct batch batch;
