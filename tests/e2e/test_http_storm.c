@@ -358,6 +358,7 @@ static void ask_well(const struct world *w, struct http_reply *r, const char *me
     for (bool whole = false; !whole;) {
         struct http_client c;
         uint64_t begin_us = clock_now_us();
+        r->head.len = 0;
         world_connect(&c, w);
         whole = http_client_send(&c, method, path, "", body) && http_client_read(&c, r, false);
         bool late = clock_now_us() - begin_us >= 1000 * DEADLINE_MS;

@@ -543,7 +543,7 @@ static void test_busy(void **state)
     chat_body(body, sizeof body, "first_ms=60000;say=x", ",\"n\":2");
     ask(&c[1], &r, "POST", CHAT, "", body);
     assert_true(http_reply_header(&r, "Retry-After", value, sizeof value));
-    assert_true(atoi(value) >= 1);
+    assert_true(strtol(value, NULL, 10) >= 1);
     assert_reply(&r, 429, "the queue is full");
     assert_true(http_client_read(&c[0], &r, false));
     assert_reply(&r, 200, "\"content\":\"Hi\"");

@@ -164,7 +164,7 @@ static void one_name_may_mean_something_else_to_another_command(void **state)
     parse(&r, COMMAND_SERVE,
           "--kv-offloading-size 1.5 -dp 2 -ep -sc {\"num_speculative_tokens\":1}");
     assert_int_equal(r.err, FATHOM_OK);
-    assert_int_equal(r.s.kv_offload_ram, 3ll << 29);
+    assert_int_equal(r.s.kv_offload_ram, 3LL << 29);
     assert_true(r.s.enable_expert_parallel);
     assert_int_equal(r.s.n_draft, 1);
     assert_refused(&r, "--kv-offloading-size 1 --kv-offload-ram 1G", "say the same");
