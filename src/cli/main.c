@@ -59,12 +59,17 @@ static int print_help(FILE *to, enum command c, const char *topic)
 }
 
 /* The command of the first words, of which *n_used belong to it; the usual spellings of help and
- * version are commands too. */
+ * version are commands too. What begins with an option or a path is a command line of serve without
+ * its name, as `docker run IMAGE --model MODEL` has it. */
 static enum command find_command(const char *const *words, size_t n, size_t *n_used)
 {
     *n_used = 1;
     if (strcmp(words[0], "--help") == 0 || strcmp(words[0], "-h") == 0) return COMMAND_HELP;
     if (strcmp(words[0], "--version") == 0 || strcmp(words[0], "-V") == 0) return COMMAND_VERSION;
+    if ((words[0][0] == '-' && words[0][1]) || strchr(words[0], '/')) {
+        *n_used = 0;
+        return COMMAND_SERVE;
+    }
     return command_find(words, n, n_used);
 }
 

@@ -1,4 +1,5 @@
 /* option_name.c - from what was typed to a row of the table */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
@@ -94,24 +95,57 @@ static const struct option *option_by_beginning(const char *name, enum command c
     return count == 1 ? found : NULL;
 }
 
-/* Spellings of other servers, and what there is instead. */
+#define ALL_LAYERS "a GPU holds all layers; --backend says what computes"
+#define NO_SPLIT "weights are not split between device and host"
+#define ALWAYS_SO "leave it out: there is one way"
+#define SAMPLING "requests say it; --override-generation-config is for those that do not"
+
+/* Spellings of other servers, with dashes, and what there is instead. SGLang's are rows of
+ * `fathom serve`. */
 static const char *foreign_spelling(const char *spelling)
 {
     static const struct {
         const char *spelling, *advice;
     } known[] = {{"-m", "the model is the first argument"},
                  {"-hf", "the model is the first argument; `fathom pull org/name` brings it"},
-                 {"-ngl", "a GPU holds all layers; --backend says what computes"},
-                 {"--n-gpu-layers", "a GPU holds all layers; --backend says what computes"},
-                 {"--n-cpu-moe", "weights are not split between device and host"},
-                 {"-ot", "weights are not split between device and host"},
+                 {"--hf-repo", "the model is the first argument; `fathom pull org/name` brings it"},
+                 {"-ngl", ALL_LAYERS},
+                 {"--gpu-layers", ALL_LAYERS},
+                 {"--n-gpu-layers", ALL_LAYERS},
+                 {"-ncmoe", NO_SPLIT},
+                 {"--n-cpu-moe", NO_SPLIT},
+                 {"--cpu-moe", NO_SPLIT},
+                 {"-ot", NO_SPLIT},
+                 {"--override-tensor", NO_SPLIT},
                  {"-c", "use --max-model-len"},
                  {"--ctx-size", "use --max-model-len"},
                  {"-np", "use --max-num-seqs"},
+                 {"--parallel", "use --max-num-seqs"},
                  {"-b", "use --max-num-batched-tokens"},
+                 {"-ub", "use --max-num-batched-tokens"},
+                 {"--batch-size", "use --max-num-batched-tokens"},
+                 {"-ctk", "use --kv-cache-dtype"},
+                 {"--cache-type-k", "use --kv-cache-dtype"},
                  {"-t", "use --threads"},
+                 {"--threads-batch", "use --threads"},
                  {"-a", "use --served-model-name"},
-                 {"--temp", "requests say it, as temperature"},
+                 {"--alias", "use --served-model-name"},
+                 {"-fa", ALWAYS_SO},
+                 {"--flash-attn", ALWAYS_SO},
+                 {"--jinja", ALWAYS_SO},
+                 {"--no-mmap", ALWAYS_SO},
+                 {"--metrics", ALWAYS_SO},
+                 {"--temp", SAMPLING},
+                 {"--top-p", SAMPLING},
+                 {"--min-p", SAMPLING},
+                 {"--reasoning-budget", "requests say it, as thinking_token_budget"},
+                 {"--chat-template-kwargs", "use --default-chat-template-kwargs"},
+                 {"--max-batch-size", "use --max-num-seqs"},
+                 {"--max-num-tokens", "use --max-num-batched-tokens"},
+                 {"--max-seq-len", "use --max-model-len"},
+                 {"--kv-cache-free-gpu-memory-fraction", "use --gpu-memory-utilization"},
+                 {"--tool-parser", "use --tool-call-parser"},
+                 {"--extra-llm-api-options", "give flags, or a file of them as --config"},
                  {"--model-path", "the model is the first argument"},
                  {"--context-length", "use --max-model-len"},
                  {"--mem-fraction-static", "use --gpu-memory-utilization"},
@@ -119,14 +153,14 @@ static const char *foreign_spelling(const char *spelling)
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(known[i].spelling, spelling) == 0) return known[i].advice;
     }
-    return NULL;
+    return strncmp(spelling, "--kt-", 5) == 0 ? NO_SPLIT : NULL; /* KTransformers' */
 }
 
 static fathom_err unknown_option(const struct option_walk *w, const char *spelling,
-                                 const char *name)
+                                 const char *plain, const char *name)
 {
     const char *command = command_info(w->command)->name;
-    const char *advice = foreign_spelling(spelling);
+    const char *advice = foreign_spelling(plain);
     if (advice) FAIL(w->diag, FATHOM_EINVAL, "%s: unknown option; %s", spelling, advice);
     if (option_by_name(name)) {
         FAIL(w->diag, FATHOM_EINVAL, "%s: `fathom %s` does not have this option", spelling,
@@ -141,24 +175,25 @@ static fathom_err unknown_option(const struct option_walk *w, const char *spelli
          command);
 }
 
-/* An option without its own spelling: --no-x, a beginning, nothing. */
-static fathom_err find_loosely(const struct option_walk *w, const char *spelling, const char *name,
-                               struct option_match *out)
+/* An option of command c without its own spelling: --no-x, a beginning, nothing. Whole names of
+ * other servers are no beginnings. */
+static fathom_err find_loosely(const struct option_walk *w, enum command c, const char *spelling,
+                               const char *plain, const char *name, struct option_match *out)
 {
     struct buf several = {0};
+    if (foreign_spelling(plain)) return unknown_option(w, spelling, plain, name);
     bool no = strncmp(name, "no-", 3) == 0;
-    const struct option *o = no ? option_of_command(name + 3, w->command) : NULL;
-    if (!o && !option_by_name(name)) o = option_by_beginning(name, w->command, &several);
-    if (!o && no && !several.len) o = option_by_beginning(name + 3, w->command, &several);
+    const struct option *o = no ? option_of_command(name + 3, c) : NULL;
+    if (!o && !option_by_name(name)) o = option_by_beginning(name, c, &several);
+    if (!o && no && !several.len) o = option_by_beginning(name + 3, c, &several);
     out->negated = no && o && strncmp(o->name, "no-", 3) != 0;
     out->option = o;
     fathom_err err = FATHOM_OK;
     if (several.len) {
         err = diag_fail(w->diag, FATHOM_EINVAL, "%s: may be %s; write it out", spelling,
                         buf_str(&several));
-    } else if (!o || !option_has_command(o, w->command) ||
-               (out->negated && o->kind != OPTION_FLAG)) {
-        err = unknown_option(w, spelling, name);
+    } else if (!o || !option_has_command(o, c) || (out->negated && o->kind != OPTION_FLAG)) {
+        err = unknown_option(w, spelling, plain, name);
     }
     buf_free(&several);
     return err;
@@ -174,30 +209,58 @@ static void find_letter_o(const char *arg, const char *spelling, struct option_m
     out->value = arg + 2;
 }
 
+/* The option of command c that arg spells; name is what stands between "--" and the first dot or
+ * '='. */
+static fathom_err find_of(const struct option_walk *w, enum command c, const char *arg,
+                          const char *spelling, const char *name, struct option_match *out)
+{
+    char dashed[OPTION_NAME_BYTES + 2];
+    (void)snprintf(dashed, sizeof dashed, "--%s", name);
+    const char *plain = name[0] ? dashed : spelling;
+    out->option = option_by_alias(plain, c);
+    find_letter_o(arg, spelling, out);
+    if (!out->option && name[0]) out->option = option_of_command(name, c);
+    if (out->option && option_has_command(out->option, c)) return FATHOM_OK;
+    return find_loosely(w, c, spelling, plain, name, out);
+}
+
+/* plan and doctor take a whole command line of serve. */
+static bool takes_line_of_serve(enum command c)
+{
+    return c == COMMAND_PLAN || c == COMMAND_DOCTOR;
+}
+
 /* The name of --a_b.c=d is a-b: it ends at the first dot or '='. */
 fathom_err option_find(const struct option_walk *w, const char *arg, struct option_match *out)
 {
-    char spelling[OPTION_NAME_BYTES + 2];
-    char name[OPTION_NAME_BYTES + 2] = "";
+    char spelling[OPTION_NAME_BYTES];
+    char name[OPTION_NAME_BYTES] = "";
     const char *equals = strchr(arg, '=');
     size_t whole = equals ? (size_t)(equals - arg) : strlen(arg);
     const char *dot = memchr(arg, '.', whole);
     size_t n = dot ? (size_t)(dot - arg) : whole;
-    *out = (struct option_match){.value = equals ? equals + 1 : NULL,
-                                 .path = dot ? dot + 1 : NULL,
-                                 .path_len = dot ? whole - n - 1 : 0};
     if (n >= OPTION_NAME_BYTES) FAIL(w->diag, FATHOM_EINVAL, "%.60s...: unknown option", arg);
     memcpy(spelling, arg, n);
     spelling[n] = '\0';
-    out->option = option_by_alias(spelling, w->command);
-    find_letter_o(arg, spelling, out);
-    if (!out->option && strncmp(spelling, "--", 2) == 0) {
+    if (strncmp(spelling, "--", 2) == 0) {
         for (size_t i = 2; i <= n; i++) name[i - 2] = spelling[i] == '_' ? '-' : spelling[i];
-        out->option = option_of_command(name, w->command);
     }
-    if (!out->option || !option_has_command(out->option, w->command)) {
-        TRY(find_loosely(w, spelling, name, out));
+    const struct option_match as_given = {.value = equals ? equals + 1 : NULL,
+                                          .path = dot ? dot + 1 : NULL,
+                                          .path_len = dot ? whole - n - 1 : 0};
+    *out = as_given;
+    fathom_err err = find_of(w, w->command, arg, spelling, name, out);
+    if (err && takes_line_of_serve(w->command)) {
+        struct option_match of_serve = as_given;
+        struct option_walk other = *w;
+        other.diag = NULL;
+        if (!find_of(&other, COMMAND_SERVE, arg, spelling, name, &of_serve)) {
+            if (w->diag) w->diag->text[0] = '\0';
+            *out = of_serve;
+            err = FATHOM_OK;
+        }
     }
+    TRY(err);
     if (dot && out->option->kind != OPTION_JSON) {
         FAIL(w->diag, FATHOM_EINVAL, "--%s is no JSON object, so it has no key \"%.*s\"",
              out->option->name, (int)out->path_len, out->path);

@@ -35,6 +35,7 @@ enum {
 #define OF_ONLINE OF_COMMANDS(ONLINE)
 #define OF_OFFLINE OF_COMMANDS(OFFLINE)
 #define OF_BATCH OF_COMMANDS(ON(RUN_BATCH))
+#define OF_ROUTER OF_COMMANDS(ON(ROUTER))
 #define OF_THROUGHPUT OF_COMMANDS(ON(BENCH_THROUGHPUT))
 #define PARALLEL .group = GROUP_PARALLEL, .commands = HOSTED, .field = NO_FIELD
 #define BENCH(name) FIELD(bench.name)
@@ -59,7 +60,7 @@ const struct option option_table[] = {
      "what computes: cuda, cpu (vectors and threads), ref (scalar float32, slow, the meaning of "
      "every operator); auto takes the fastest there is",
      .kind = OPTION_CHOICE, .choices = "auto|ref|cpu|cuda",
-     .refused = "vllm|vllm-chat|hf|mii|rocm|metal|vulkan",
+     .refused = "vllm|vllm-chat|hf|mii|rocm|metal|vulkan|pytorch|tensorrt",
      .reason = "it says what computes here: give cuda or cpu, or leave it out",
      .group = GROUP_MODEL, .commands = PLANNED | SCORED, .field = FIELD(backend), USE},
     {"threads", NULL, "N", "0", "worker threads of the CPU; 0: all processors",
@@ -86,16 +87,19 @@ const struct option option_table[] = {
      "load; a checkpoint that is FP8 already says so and goes on; other names: the checkpoint must "
      "be of this method; default: weights are taken as they are stored",
      .kind = OPTION_CHOICE,
-     .choices = "fp8|deepseek_v3|awq|awq_marlin|gptq|gptq_marlin|compressed-tensors|w8a8_int8|"
-                "blockwise_int8|w4afp8|modelopt|modelopt_fp4|ascend",
+     .choices = "fp8|deepseek_v3|awq|auto_awq|awq_marlin|gptq|auto_gptq|gptq_marlin|"
+                "moe_wna16|compressed-tensors|w8a8_int8|blockwise_int8|w4afp8|modelopt|"
+                "modelopt_fp4|ascend|fp8_per_block",
      .refused = "bitsandbytes|gguf|quark|hqq|torchao",
      .reason = "weights of this method are not read; docs/quantized.md lists those that are",
      .group = GROUP_MODEL, .commands = PLANNED | SCORED, .field = FIELD(quantization), USE},
     {"load-format", NULL, "NAME", "auto",
-     "auto: weights are read from safetensors; dummy: they are made up from the shapes of "
-     "config.json, for measurements: outputs mean nothing",
-     .kind = OPTION_CHOICE, .choices = "auto|safetensors|dummy",
-     .refused = "pt|npcache|tensorizer|runai_streamer|bitsandbytes|sharded_state|gguf|mistral",
+     "auto, and names of other loaders of the same files: weights are read from safetensors; "
+     "dummy: they are made up from the shapes of config.json, for measurements: outputs mean "
+     "nothing",
+     .kind = OPTION_CHOICE,
+     .choices = "auto|hf|safetensors|fastsafetensors|instanttensor|runai_streamer|dummy",
+     .refused = "pt|npcache|tensorizer|bitsandbytes|sharded_state|gguf|mistral",
      .reason = "weights are read from safetensors", .group = GROUP_MODEL, .commands = MODEL,
      .field = FIELD(load_format), USE},
     {"seed", NULL, "N", "-1",
@@ -610,8 +614,24 @@ const struct option option_table[] = {
     {"decoder-ports", "--decoder-port", "N...", NULL, "and their ports", .kind = OPTION_LIST,
      .adds = true, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.decoder_ports), USE},
+    {"pd-disaggregation", "--vllm-pd-disaggregation", NULL, NULL, "prefill and decode apart",
+     .kind = OPTION_FLAG, OF_ROUTER, NOTE("true", "it is so when --prefill names servers")},
+    {"prefill-policy", NULL, "NAME", NULL, "which of --prefill gets a prompt", .kind = OPTION_TEXT,
+     OF_ROUTER, NOTE(NULL, "the one that has most of it, then the least busy")},
+    {"decode-policy", NULL, "NAME", NULL, "which of --decode answers", .kind = OPTION_TEXT,
+     OF_ROUTER, NOTE(NULL, "use --policy")},
+    {"cache-threshold", NULL, "X", NULL, "when a cached beginning counts", .kind = OPTION_TEXT,
+     OF_ROUTER, NOTE(NULL, "servers are compared by the time to the first token")},
+    {"balance-abs-threshold", NULL, "N", NULL, "when loads differ", .kind = OPTION_TEXT, OF_ROUTER,
+     NOTE(NULL, "servers are compared by the time to the first token")},
+    {"balance-rel-threshold", NULL, "X", NULL, "when loads differ", .kind = OPTION_TEXT, OF_ROUTER,
+     NOTE(NULL, "servers are compared by the time to the first token")},
+    {"prometheus-port", NULL, "N", NULL, "where metrics are told", .kind = OPTION_TEXT, OF_ROUTER,
+     NOTE(NULL, "/metrics is at --port")},
+    {"prometheus-host", NULL, "HOST", NULL, "where metrics are told", .kind = OPTION_TEXT,
+     OF_ROUTER, NOTE(NULL, "/metrics is at --host")},
     {"service-discovery", NULL, NULL, NULL, "servers are pods of Kubernetes that a selector finds",
-     .kind = OPTION_FLAG, OF_COMMANDS(ON(ROUTER)),
+     .kind = OPTION_FLAG, OF_ROUTER,
      REFUSE("false", "name a headless Service of the pods: dns+http://NAME:PORT (docs/router.md)")},
     {"selector", NULL, "LABEL=VALUE...", NULL, "labels of these pods", .kind = OPTION_LIST,
      OF_COMMANDS(ON(ROUTER)), REFUSE(NULL, "a headless Service selects: dns+http://NAME:PORT")},

@@ -375,6 +375,20 @@ static fathom_err check_tokenizer(struct option_walk *w)
     return option_refuse(w, line);
 }
 
+/* A file that others need for tools brings nothing here, and no other is read. */
+static fathom_err check_chat_template(struct option_walk *w)
+{
+    const char *file = w->settings->chat_template, *slash, *why;
+    if (!file) return FATHOM_OK;
+    char line[256];
+    slash = strrchr(file, '/');
+    why = "chats and tools are encoded as the checkpoint was trained; see --tokenizer-mode";
+    bool for_tools = strncmp(slash ? slash + 1 : file, "tool_chat_template_deepseek", 27) == 0;
+    (void)snprintf(line, sizeof line, "--chat-template %.100s %s: %s", file,
+                   for_tools ? "has no effect" : "is refused", why);
+    return for_tools ? buf_printf(w->notes, "%s\n", line) : option_refuse(w, line);
+}
+
 /* A batch needs both of its files. */
 static fathom_err check_batch(const struct option_walk *w)
 {
@@ -420,6 +434,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     if (!s->help) TRY_GOTO(option_take_sglang(&w), done);
     if (!s->help) TRY_GOTO(take_offload(&w), done);
     if (!s->help) TRY_GOTO(check_tokenizer(&w), done);
+    if (!s->help) TRY_GOTO(check_chat_template(&w), done);
     if (!s->help) TRY_GOTO(check_batch(&w), done);
     if (!s->help) TRY_GOTO(check_executor(&w), done);
     if (!s->help) TRY_GOTO(option_take_ranks(&w), done);

@@ -473,10 +473,14 @@ enum quant_method quant_method_of(const char *name)
         enum quant_method method;
     } methods[] = {
         {"fp8", QUANT_FP8},
+        {"fp8_per_block", QUANT_FP8},
         {"deepseek_v3", QUANT_FP8},
         {"awq", QUANT_AWQ},
+        {"auto_awq", QUANT_AWQ},
         {"awq_marlin", QUANT_AWQ},
+        {"moe_wna16", QUANT_AWQ},
         {"gptq", QUANT_GPTQ},
+        {"auto_gptq", QUANT_GPTQ},
         {"gptq_marlin", QUANT_GPTQ},
         {"compressed-tensors", QUANT_COMPRESSED_TENSORS},
         {"w8a8_int8", QUANT_INT8},

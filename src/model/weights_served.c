@@ -182,6 +182,7 @@ static fathom_err check_method(const struct served *s)
     const char *name = s->use->quantization;
     enum quant_method method = quant_method_of(name), has = s->config->quant;
     if (has == method) return FATHOM_OK;
+    if (has == QUANT_GPTQ && strcmp(name, "moe_wna16") == 0) return FATHOM_OK;    /* says both */
     if (has == QUANT_NONE && !s->format && method == QUANT_FP8) return FATHOM_OK; /* made so */
     if (has == QUANT_NONE && s->format && is_format_of(method, s->format)) return FATHOM_OK;
     FAIL(s->d, FATHOM_EINVAL,

@@ -114,9 +114,12 @@ def check_refusals(root):
             "--backend", "cpu", "--quantization", "gptq")
     refused("int8 inputs", os.path.join(root, "ct_w8a8"), "use --dtype int8 or bfloat16",
             "--backend", "cpu", "--dtype", "fp8")
-    status, said = run(FATHOM, "plan", awq, "--memory", "64G", "--backend", "cpu",
-                       "--quantization", "awq_marlin")
-    check("the method by name", status == 0, said)
+    gptq = next(os.path.join(root, n) for n in sorted(os.listdir(root)) if n.startswith("gptq"))
+    for path, method in ((gptq, "moe_wna16"), (gptq, "auto_gptq"), (awq, "moe_wna16"),
+                         (awq, "awq_marlin")):
+        status, said = run(FATHOM, "plan", path, "--memory", "64G", "--backend", "cpu",
+                           "--quantization", method)
+        check(f"{path} by the name {method}", status == 0, said)
     check("plan's form",
           "72 matrices are awq, u4 g64 F16 + zero: 2.6 MB in the files" in said, said)
 

@@ -156,6 +156,8 @@ class Cli(unittest.TestCase):
                            (("bench", "latency", "-dcp", "2"),
                             "--decode-context-parallel-size 2 is refused"),
                            (("plan", "--dtype", "half"), "overflow"),
+                           (("org/none", "--dtype", "half"), "overflow"),
+                           (("--model", "pilot", "-fa", "on"), "-fa"),
                            (("download", "org/name"), "fathom pull"),
                            (("chat", "http://x"), "one argument too many"),
                            (("collect-env",), "fathom doctor"),

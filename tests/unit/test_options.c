@@ -246,6 +246,55 @@ static void unknown_options_name_the_nearest(void **state)
     forget(&r);
 }
 
+/* Other servers' names are no beginnings of ours; '_' may stand for '-' in every spelling. */
+static void spellings_of_other_servers_name_what_there_is(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    assert_refused(&r, "--max_seq_len 4096", "use --max-model-len");
+    assert_refused(&r, "--tool_parser x", "use --tool-call-parser");
+    assert_refused(&r, "--parallel 4", "use --max-num-seqs");
+    assert_refused(&r, "--kt-cpuinfer 60", "not split between device and host");
+    parse(&r, COMMAND_SERVE, "--tp 2 --pp 1 --uvicorn_log_level debug --max_queued 3");
+    assert_string_equal(r.d.text, "");
+    assert_int_equal(r.s.tensor_parallel_size, 2);
+    assert_string_equal(r.s.log_level, "debug");
+    assert_int_equal(r.s.max_queued, 3);
+    parse(&r, COMMAND_SERVE, "--chat-template a/tool_chat_template_deepseekv31.jinja");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_says(buf_str(&r.notes), "has no effect: chats and tools are encoded");
+    assert_refused(&r, "--chat-template my.jinja", "is refused: chats and tools are encoded");
+    parse(&r, COMMAND_SERVE, "--load-format runai_streamer --quantization moe_wna16");
+    assert_int_equal(r.err, FATHOM_OK);
+    forget(&r);
+}
+
+static void plan_and_doctor_take_a_command_line_of_serve(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    for (int i = 0; i < 2; i++) {
+        const enum command c = i ? COMMAND_DOCTOR : COMMAND_PLAN;
+        parse(&r, c,
+              "m --max-model-len 9 --served-model-name a b --no-async-scheduling "
+              "--trust-remote-code --block-size 1 --enable-auto-tool --uvicorn-log-level info");
+        assert_string_equal(r.d.text, "");
+        assert_int_equal(r.s.max_model_len, 9);
+        assert_says(buf_str(&r.notes), "--trust-remote-code has no effect");
+        parse(&r, c, "--max-modl-len 4");
+        assert_int_equal(r.err, FATHOM_EINVAL);
+        assert_says(r.d.text, "the nearest is --max-model-len");
+        parse(&r, c, "--prompt x");
+        assert_says(r.d.text, "does not have this option");
+        parse(&r, c, "--enable-lora");
+        assert_int_equal(r.err, FATHOM_EINVAL);
+        assert_says(r.d.text, "adapters are not supported");
+    }
+    parse(&r, COMMAND_INSPECT, "--trust-remote-code");
+    assert_int_equal(r.err, FATHOM_EINVAL);
+    forget(&r);
+}
+
 static void bad_values_are_answered_with_what_is_needed(void **state)
 {
     (void)state;
@@ -690,6 +739,8 @@ int main(void)
         cmocka_unit_test(a_variable_means_what_it_means_to_the_server),
         cmocka_unit_test(commands_have_one_word_or_two),
         cmocka_unit_test(unknown_options_name_the_nearest),
+        cmocka_unit_test(spellings_of_other_servers_name_what_there_is),
+        cmocka_unit_test(plan_and_doctor_take_a_command_line_of_serve),
         cmocka_unit_test(bad_values_are_answered_with_what_is_needed),
         cmocka_unit_test(speculation_is_read_at_once),
         cmocka_unit_test(a_beginning_that_fits_one_name_stands_for_it),
