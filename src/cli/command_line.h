@@ -148,7 +148,7 @@ struct settings {
     const char *dtype;
     const char *head_dtype;
     const char *kv_cache_dtype;
-    const char *quantization; /* NULL: not given */
+    const char *quantization;                /* NULL: not given */
     const char *load_format, *chat_template; /* the latter is checked alone; NULL: not given */
     int64_t tensor_parallel_size, pipeline_parallel_size;
     int64_t data_parallel_size, data_parallel_size_local; /* of the latter 0: not given */

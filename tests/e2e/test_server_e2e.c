@@ -78,6 +78,8 @@ static void test_routes(void **state)
     expect(&c, "POST", "/v1/load_lora_adapter", "{\"lora_name\":\"a\"}", 404,
            "\"there is no POST /v1/load_lora_adapter: adapters are not supported\"");
     expect(&c, "GET", "/v1/files/a/", NULL, 404, "/v1/files/a/: fathom run-batch answers");
+    expect(&c, "GET", "/get_model_info", NULL, 404, "/get_model_info: /v1/models tells");
+    expect(&c, "POST", "/api/chat", "{}", 404, "/api/chat: send messages to /v1/chat/completions");
     expect(&c, "GET", "/server_info", NULL, 404,
            "\"there is no GET /server_info: --admin-socket has it\"");
     expect(&c, "POST", "/generate", "{\"prompt\":\"a\"}", 404,

@@ -603,6 +603,8 @@ static void test_thinking_switches(void **state)
     assert_int_equal(thinking_of("\"thinking\":{\"type\":\"auto\"}"), API_UNSET);
     assert_int_equal(thinking_of("\"chat_template_kwargs\":{\"enable_thinking\":true}"), API_ON);
     assert_int_equal(thinking_of("\"chat_template_kwargs\":{\"thinking\":false}"), API_OFF);
+    assert_int_equal(thinking_of("\"enable_thinking\":true"), API_ON);
+    assert_int_equal(thinking_of("\"enable_thinking\":\"false\""), API_OFF);
     /* the most specific field holds, in whatever order */
     const char *on = "\"chat_template_kwargs\":{\"thinking\":true},"
                      "\"thinking\":{\"type\":\"disabled\"},\"reasoning_effort\":\"none\"";
@@ -632,6 +634,7 @@ static void test_thinking_budgets(void **state)
     assert_int_equal(budget_of(",\"thinking_token_budget\":2147483647"), INT32_MAX);
     assert_int_equal(budget_of(",\"thinking\":{\"type\":\"auto\",\"budget_tokens\":7}"), 7);
     assert_int_equal(budget_of(",\"thinking\":{\"type\":\"disabled\",\"budget_tokens\":0}"), 0);
+    assert_int_equal(budget_of(",\"thinking_budget\":9"), 9);
     /* the smallest holds, in whatever order */
     assert_int_equal(budget_of(",\"thinking_token_budget\":5,"
                                "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":7}"),

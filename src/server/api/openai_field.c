@@ -326,6 +326,9 @@ static const struct field fields[] = {
     {"chat_template_kwargs", CHAT | TOKENIZE, field_template_kwargs, 0, 0, 0, false, NULL},
     {"reasoning_effort", CHAT | TOKENIZE, field_reasoning_effort, 0, 0, 0, false, NULL},
     {"thinking", CHAT | TOKENIZE, field_thinking, 0, 0, 0, false, NULL},
+    {"enable_thinking", CHAT | TOKENIZE, field_thinking, 0, 0, 0, false,
+     NULL}, /* hosts' names, both */
+    {"thinking_budget", CHAT, field_thinking_budget, 0, -1, INT32_MAX, false, NULL},
     {"thinking_token_budget", SAMPLING, field_thinking_budget, 0, -1, INT32_MAX, false, NULL},
     {"response_format", BOTH | TOKENIZE, field_response_format, 0, 0, 0, false, NULL},
     {"guided_json", BOTH, field_guided_json, 0, 0, 0, false, NULL},

@@ -118,11 +118,12 @@ fathom_err field_thinking(struct field_context *x, const struct field *f, json_t
     const struct field budget_tokens = {.name = "thinking.budget_tokens",
                                         .lo = api_is_anthropic(x->r->api) ? 1 : -1,
                                         .hi = INFINITY};
-    if (json_is_boolean(v)) {
-        set_thinking(x->r, PRECEDENCE_THINKING, json_is_true(v));
+    bool on;
+    if (field_boolean(v, &on)) {
+        set_thinking(x->r, PRECEDENCE_THINKING, on);
         return FATHOM_OK;
     }
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "a boolean or an object");
     json_t *budget = json_object_get(v, "budget_tokens");
     if (budget && !json_is_null(budget)) TRY(field_thinking_budget(x, &budget_tokens, budget));
     const json_t *type = json_object_get(v, "type");

@@ -343,7 +343,8 @@ const char *route_allow(const struct route *r)
 #define NO_SLEEP "stop the server instead; it is ready again as fast as weights are read"
 #define NO_PAUSE "requests end, or are cancelled by closing their connection"
 #define ADMIN "--admin-socket has it"
-#define GENERATES "one model is served, and it generates"
+#define GENERATES "one model is served, and it generates text"
+#define MODELS "/v1/models tells the model and its context"
 #define RENDER "/tokenize renders the same messages"
 
 /* What clients ask other servers for, at these paths and below them, and what to do here. */
@@ -353,6 +354,12 @@ static const struct {
     {"/v1/load_lora_adapter", NO_ADAPTERS},
     {"/v1/unload_lora_adapter", NO_ADAPTERS},
     {"/server_info", ADMIN},
+    {"/get_server_info", ADMIN " as /server_info"},
+    {"/get_model_info", MODELS},
+    {"/model_info", MODELS},
+    {"/props", MODELS},
+    {"/api/tags", MODELS},
+    {"/slots", "/metrics and /load tell what runs"},
     {"/reset_prefix_cache", ADMIN},
     {"/flush_cache", ADMIN " as /reset_prefix_cache"},
     {"/reset_mm_cache", "messages are text"},
@@ -363,6 +370,7 @@ static const struct {
     {"/pause", NO_PAUSE},
     {"/resume", NO_PAUSE},
     {"/is_paused", NO_PAUSE},
+    {"/abort_request", NO_PAUSE},
     {"/abort_requests", NO_PAUSE},
     {"/inference/v1/abort_requests", NO_PAUSE},
     {"/collective_rpc", "no Python is run"},
@@ -370,6 +378,10 @@ static const struct {
     {"/start_profile", "fathom bench kernels and /metrics tell times"},
     {"/stop_profile", "fathom bench kernels and /metrics tell times"},
     {"/generate", "send prompts to /v1/completions, token ids to /inference/v1/generate"},
+    {"/completion", "send prompts to /v1/completions"},
+    {"/infill", "send prompt and suffix to /v1/completions"},
+    {"/api/generate", "send prompts to /v1/completions"},
+    {"/api/chat", "send messages to /v1/chat/completions"},
     {"/v1/chat/completions/render", RENDER},
     {"/v1/completions/render", RENDER},
     {"/v1/chat/completions/batch", "send each conversation by itself; they are computed together"},
@@ -381,7 +393,11 @@ static const struct {
     {"/pooling", GENERATES},
     {"/classify", GENERATES},
     {"/v1/moderations", GENERATES},
-    {"/v1/audio/transcriptions", GENERATES},
+    {"/v1/audio", GENERATES},
+    {"/v1/images", GENERATES},
+    {"/v1/realtime", GENERATES},
+    {"/v2/rerank", GENERATES},
+    {"/v2/embed", GENERATES},
     {"/v1/files", "fathom run-batch answers a file of requests"},
     {"/v1/batches", "fathom run-batch answers a file of requests"},
     {"/v1/conversations", "conversations are kept as responses: previous_response_id"},
