@@ -161,7 +161,7 @@ static fathom_err unknown_option(const struct option_walk *w, const char *spelli
 {
     const char *command = command_info(w->command)->name;
     const char *advice = foreign_spelling(plain);
-    if (advice) FAIL(w->diag, FATHOM_EINVAL, "%s: unknown option; %s", spelling, advice);
+    if (advice && option_of_command("max-num-seqs", w->command)) FAIL(w->diag, FATHOM_EINVAL, "%s: unknown option; %s", spelling, advice);
     if (option_by_name(name)) {
         FAIL(w->diag, FATHOM_EINVAL, "%s: `fathom %s` does not have this option", spelling,
              command);
@@ -175,13 +175,15 @@ static fathom_err unknown_option(const struct option_walk *w, const char *spelli
          command);
 }
 
-/* An option of command c without its own spelling: --no-x, a beginning, nothing. Whole names of
- * other servers are no beginnings. */
+/* An option of command c without its own spelling: --no-x, a beginning, nothing. To serve, whole
+ * names of other servers are no beginnings. */
 static fathom_err find_loosely(const struct option_walk *w, enum command c, const char *spelling,
                                const char *plain, const char *name, struct option_match *out)
 {
     struct buf several = {0};
-    if (foreign_spelling(plain)) return unknown_option(w, spelling, plain, name);
+    if (c == COMMAND_SERVE && foreign_spelling(plain)) {
+        return unknown_option(w, spelling, plain, name);
+    }
     bool no = strncmp(name, "no-", 3) == 0;
     const struct option *o = no ? option_of_command(name + 3, c) : NULL;
     if (!o && !option_by_name(name)) o = option_by_beginning(name, c, &several);
