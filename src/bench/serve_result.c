@@ -388,8 +388,8 @@ fathom_err serve_warnings_write(struct buf *out, const struct figures *f)
     if (f->is_cached) {
         (void)buf_printf(out,
                          "%.0f %% of the prompt tokens came from the server's prefix cache: "
-                         "these prompts had been sent before. Use another --seed, or --cache "
-                         "off.\n",
+                         "these prompts had been sent before (use another --seed, or --cache "
+                         "off), or a server that prefills had computed them.\n",
                          f->n_input ? 100.0 * (double)f->n_cached / (double)f->n_input : 0);
     }
     if (f->tokens_differ) {

@@ -161,7 +161,8 @@ static fathom_err unknown_option(const struct option_walk *w, const char *spelli
 {
     const char *command = command_info(w->command)->name;
     const char *advice = foreign_spelling(plain);
-    if (advice && option_of_command("max-num-seqs", w->command)) FAIL(w->diag, FATHOM_EINVAL, "%s: unknown option; %s", spelling, advice);
+    if (advice && option_of_command("max-num-seqs", w->command))
+        FAIL(w->diag, FATHOM_EINVAL, "%s: unknown option; %s", spelling, advice);
     if (option_by_name(name)) {
         FAIL(w->diag, FATHOM_EINVAL, "%s: `fathom %s` does not have this option", spelling,
              command);

@@ -136,7 +136,8 @@ static void add_option_help(struct buf *b, const struct option *o)
 /* word: the first one of the commands that are told; NULL: all are */
 static void add_overview(struct buf *b, const char *word)
 {
-    if (!word) (void)buf_add_str(b, "fathom serves DeepSeek-V3, R1, V3.1 and V3.2.\n\n");
+    if (!word)
+        (void)buf_add_str(b, "fathom serves DeepSeek-V3, R1, V3.1 and V3.2, and Kimi K2.\n\n");
     (void)buf_add_str(b, "Commands:\n");
     for (int c = 0; c < COMMAND_COUNT; c++) {
         const struct command_info *info = command_info((enum command)c);

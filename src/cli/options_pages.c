@@ -109,11 +109,12 @@ static void add_variables(struct buf *b)
 static void add_overview_page(struct buf *b)
 {
     add_title(b, NULL);
-    (void)buf_add_str(b, "fathom \\- serve DeepSeek\\-V3, R1, V3.1 and V3.2\n.SH SYNOPSIS\n"
-                         ".B fathom\nCOMMAND [MODEL] [options]\n.SH DESCRIPTION\n"
-                         "MODEL is a directory in the form of Hugging Face, or org/name, looked up "
-                         "in its cache. Without MODEL, the pilot model linked into the program is "
-                         "used.\n.SH COMMANDS\n");
+    (void)buf_add_str(b,
+                      "fathom \\- serve DeepSeek\\-V3, R1, V3.1, V3.2 and Kimi K2\n.SH SYNOPSIS\n"
+                      ".B fathom\nCOMMAND [MODEL] [options]\n.SH DESCRIPTION\n"
+                      "MODEL is a directory in the form of Hugging Face, or org/name, looked up "
+                      "in its cache. Without MODEL, the pilot model linked into the program is "
+                      "used.\n.SH COMMANDS\n");
     for (int c = 0; c < COMMAND_COUNT; c++) {
         const struct command_info *info = command_info((enum command)c);
         (void)buf_add_str(b, ".TP\n.B fathom ");
