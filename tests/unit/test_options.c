@@ -264,6 +264,7 @@ static void spellings_of_other_servers_name_what_there_is(void **state)
     assert_int_equal(r.err, FATHOM_OK);
     assert_says(buf_str(&r.notes), "has no effect: chats and tools are encoded");
     assert_refused(&r, "--chat-template my.jinja", "is refused: chats and tools are encoded");
+    assert_noted(&r, "--enable-eplb --num-redundant-experts 32", "--enable-eplb has no effect");
     parse(&r, COMMAND_SERVE, "--load-format runai_streamer --quantization moe_wna16");
     assert_int_equal(r.err, FATHOM_OK);
     forget(&r);
