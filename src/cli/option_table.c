@@ -35,7 +35,8 @@ enum {
 #define OF_ONLINE OF_COMMANDS(ONLINE)
 #define OF_OFFLINE OF_COMMANDS(OFFLINE)
 #define OF_BATCH OF_COMMANDS(ON(RUN_BATCH))
-#define OF_ROUTER OF_COMMANDS(ON(ROUTER))
+#define OF_ROUTER .group = GROUP_SGLANG, .commands = ON(ROUTER), .field = NO_FIELD
+#define OF_PULL .group = GROUP_COMMAND, .commands = ON(PULL), .field = NO_FIELD
 #define OF_THROUGHPUT OF_COMMANDS(ON(BENCH_THROUGHPUT))
 #define PARALLEL .group = GROUP_PARALLEL, .commands = HOSTED, .field = NO_FIELD
 #define BENCH(name) FIELD(bench.name)
@@ -614,6 +615,21 @@ const struct option option_table[] = {
     {"decoder-ports", "--decoder-port", "N...", NULL, "and their ports", .kind = OPTION_LIST,
      .adds = true, .group = GROUP_COMMAND, .commands = ON(ROUTER),
      .field = FIELD(router.decoder_ports), USE},
+    {"local-dir", NULL, "DIR", NULL, "a folder of its own for the files", .kind = OPTION_TEXT,
+     OF_PULL,
+     REFUSE(NULL, "they come into the cache, where org/name is found; --cache-dir says which")},
+    {"token", NULL, "TOKEN", NULL, "of the hub", .kind = OPTION_TEXT, .secret = true, OF_PULL,
+     REFUSE(NULL, "set HF_TOKEN, which no list of processes shows")},
+    {"include", NULL, "PATTERN...", NULL, "files to bring", .kind = OPTION_LIST, OF_PULL,
+     NOTE(NULL, "all comes but weights in forms that are not read here")},
+    {"exclude", NULL, "PATTERN...", NULL, "files to leave", .kind = OPTION_LIST, OF_PULL,
+     NOTE(NULL, "all comes but weights in forms that are not read here")},
+    {"repo-type", NULL, "NAME", "model", "what org/name is", .kind = OPTION_TEXT, OF_PULL,
+     REFUSE("model", "models come alone")},
+    {"resume-download", NULL, NULL, NULL, "go on where it ended", .kind = OPTION_FLAG, OF_PULL,
+     NOTE("true", "it always does")},
+    {"local-dir-use-symlinks", NULL, "NAME", NULL, "how files are kept", .kind = OPTION_TEXT,
+     OF_PULL, NOTE(NULL, "they are in the cache")},
     {"pd-disaggregation", "--vllm-pd-disaggregation", NULL, NULL, "prefill and decode apart",
      .kind = OPTION_FLAG, OF_ROUTER, NOTE("true", "it is so when --prefill names servers")},
     {"prefill-policy", NULL, "NAME", NULL, "which of --prefill gets a prompt", .kind = OPTION_TEXT,

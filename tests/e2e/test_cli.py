@@ -164,6 +164,8 @@ class Cli(unittest.TestCase):
                            (("quantize",), "fathom quantize SOURCE OUT"),
                            (("pull",), "fathom pull ORG/NAME"),
                            (("pull", "a/b", "c/d"), "one argument too many"),
+                           (("pull", "a/b", "--local-dir", "x"), "--cache-dir"),
+                           (("pull", "a/b", "--max-workers", "99"), "1 to 64"),
                            (("bench", "report"), "fathom bench report FILE..."),
                            (("run-batch",), "--input-file is missing"),
                            (("serve", "-ngl", "99"), "--backend"),
