@@ -424,7 +424,8 @@ fathom_err options_write_flags(struct buf *out)
         "and what to use. Several refused flags are told all at once. A flag that is not here is\n"
         "unknown, and the answer names the nearest one. `python3 -m sglang.launch_server` becomes "
         "`fathom serve` too:\nflags that both have are vLLM's, others stand under *Known from "
-        "SGLang*.\n");
+        "SGLang*. Names of TensorRT-LLM and llama.cpp\nare unknown, and the answer is ours. "
+        "`fathom plan` and `fathom doctor` take the same command lines.\n");
     for (int g = 0; g < GROUP_COUNT; g++) {
         if (!command_has_group(COMMAND_SERVE, (enum option_group)g)) continue;
         (void)buf_printf(out, "\n## %s\n\n| flag | answer | |\n|---|---|---|\n", groups[g].title);
