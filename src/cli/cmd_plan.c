@@ -192,6 +192,21 @@ static void print_layouts(const struct rank_layout *r)
         printf("--layout auto takes %s\n\n", r->reason);
 }
 
+/* Those of a host, where there are several. */
+static void print_ranks(const struct model_plan *p)
+{
+    const unsigned n = settings_n_rank(&p->settings);
+    char hosts[40] = "";
+    if (p->hosts.n_node > 1)
+        (void)snprintf(hosts, sizeof hosts, " on each of %u hosts", p->hosts.n_node);
+    if (p->plan.n_stage > 1) {
+        print_row("ranks", "%u%s, of %u stages; what follows is of each of the first", n, hosts,
+                  p->plan.n_stage);
+    } else if (n > 1 || hosts[0]) {
+        print_row("ranks", "%u%s; what follows is of each", n, hosts);
+    }
+}
+
 fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
 {
     struct model_plan p;
@@ -200,11 +215,7 @@ fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
     if (err == FATHOM_OK || p.plan.total_bytes) {
         print_row("model", "%s (%s)%s", v->model->name, p.config.model_type,
                   p.checkpoint ? "" : ", planned from the configuration alone");
-        if (p.plan.n_stage > 1)
-            print_row("ranks", "%u, of %u stages; what follows is of each of the first",
-                      settings_n_rank(&p.settings), p.plan.n_stage);
-        else if (settings_n_rank(&p.settings) > 1)
-            print_row("ranks", "%u; what follows is of each", settings_n_rank(&p.settings));
+        print_ranks(&p);
         if (p.settings.backend == FATHOM_BACKEND_CPU) print_nodes(settings_n_rank(&p.settings));
         model_plan_each_form(&p, print_form, NULL);
         printf("\n");

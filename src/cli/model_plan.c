@@ -80,6 +80,10 @@ fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, b
     memset(out, 0, sizeof *out);
     TRY(open_model(&out->checkpoint, &out->config, v, d));
     engine_options(&given, v->settings, v->model);
+    if (v->settings->nnodes > 1) {
+        out->hosts.n_node = (uint32_t)v->settings->nnodes;
+        given.hosts = &out->hosts;
+    }
     if (available == 0) TRY(check_gpu(&given, d));
     TRY(resolve_layout(&o, out, &given, available, compares, d));
     TRY(settings_resolve(&out->settings, &o, &out->config, d));

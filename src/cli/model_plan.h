@@ -10,6 +10,7 @@
 struct model_plan {
     struct checkpoint *checkpoint; /* NULL: MODEL is a config.json alone */
     struct model_config config;
+    fathom_hosts hosts; /* of --nnodes; what is planned is host 0 */
     struct engine_settings settings;
     struct memory_plan plan;
     struct rank_layout layout; /* what was compared; n_rank 0: nothing */

@@ -227,10 +227,9 @@ static fathom_err find_of(const struct option_walk *w, enum command c, const cha
     return find_loosely(w, c, spelling, plain, name, out);
 }
 
-/* plan and doctor take a whole command line of serve. */
-static bool takes_line_of_serve(enum command c)
+bool option_reads_serve(enum command c)
 {
-    return c == COMMAND_PLAN || c == COMMAND_DOCTOR;
+    return c == COMMAND_SERVE || c == COMMAND_PLAN || c == COMMAND_DOCTOR;
 }
 
 /* The name of --a_b.c=d is a-b: it ends at the first dot or '='. */
@@ -253,7 +252,7 @@ fathom_err option_find(const struct option_walk *w, const char *arg, struct opti
                                           .path_len = dot ? whole - n - 1 : 0};
     *out = as_given;
     fathom_err err = find_of(w, w->command, arg, spelling, name, out);
-    if (err && takes_line_of_serve(w->command)) {
+    if (err && option_reads_serve(w->command)) {
         struct option_match of_serve = as_given;
         struct option_walk other = *w;
         other.diag = NULL;

@@ -99,7 +99,7 @@ static fathom_err check_serving(struct option_walk *w, bool is_external)
 fathom_err option_take_ranks(struct option_walk *w)
 {
     struct settings *s = w->settings;
-    if (w->command != COMMAND_SERVE) return FATHOM_OK;
+    if (!option_reads_serve(w->command)) return FATHOM_OK;
     const bool is_cut = s->data_parallel_size > 1;
     const bool is_external = s->data_parallel_external_lb || (is_cut && s->data_parallel_rank >= 0);
     if (is_external && is_cut && s->data_parallel_size_local == 0) s->data_parallel_size_local = 1;

@@ -129,7 +129,7 @@ fathom_err option_take_sglang(struct option_walk *w)
     struct settings *s = w->settings;
     s->tool_call_parser = parser_name(s->tool_call_parser);
     s->reasoning_parser = parser_name(s->reasoning_parser);
-    if (w->command != COMMAND_SERVE) return FATHOM_OK;
+    if (!option_reads_serve(w->command)) return FATHOM_OK;
     if (s->max_num_batched_tokens < 0) {
         s->max_num_batched_tokens = 0;
         TRY(buf_add_str(w->notes, "--chunked-prefill-size -1 has no effect: long prompts always "

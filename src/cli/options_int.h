@@ -35,6 +35,10 @@ struct option_match {
  *         not have it. */
 fathom_err option_find(const struct option_walk *w, const char *arg, struct option_match *out);
 
+/* option_reads_serve - takes this command a whole command line of serve? plan and doctor do: they
+ * have its options of sizes and ranks, and the others have no effect on what they say. */
+bool option_reads_serve(enum command c);
+
 /* option_set - check one value and store it where the table says; then the option's answer
  *
  * An option that has no effect answers with a note. One that is refused is counted: the first

@@ -356,6 +356,13 @@ class Cli(unittest.TestCase):
         _, err = run("plan", "model.Q4_K_M.gguf", status=1)
         self.assertIn("GGUF is not read: use the directory of a safetensors release", err)
 
+    def test_hosts_are_planned_by_what_each_has(self):
+        out, _ = run("plan", PILOT, "--backend", "cpu", "-tp", "4", "--nnodes", "2")
+        self.assertIn("2 on each of 2 hosts; what follows is of each", out)
+        out, _ = run("plan", PILOT, "--backend", "cuda", "--memory", "64g", "-dp", "16", "-dpl", "8",
+                     "-dpa", "10.0.0.1", "--enable-expert-parallel", "--trust-remote-code")
+        self.assertIn("8 on each of 2 hosts; what follows is of each", out)
+
     def test_a_config_alone_is_planned_with_made_up_weights(self):
         with tempfile.TemporaryDirectory() as folder:
             for name in ("config.json", "tokenizer.json"):

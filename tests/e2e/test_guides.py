@@ -133,8 +133,9 @@ class Guides(unittest.TestCase):
         n_rank = 1
         for flag in ("--tensor-parallel-size", "--data-parallel-size"):
             n_rank *= int(arguments[arguments.index(flag) + 1]) if flag in arguments else 1
-        planned = re.findall(r"(?m)^ranks +(\d+);", accepted.stdout)
-        self.assertEqual(planned, [] if n_rank == 1 else [str(n_rank)])
+        planned = [int(n) * int(hosts or 1) for n, hosts in re.findall(
+            r"(?m)^ranks +(\d+)(?: on each of (\d+) hosts)?;", accepted.stdout)]
+        self.assertEqual(planned, [] if n_rank == 1 else [n_rank])
         self.assertIn("bodies, parsed", accepted.stdout)
         self.assert_told(environment, accepted.stderr)
 

@@ -287,6 +287,15 @@ static void plan_and_doctor_take_a_command_line_of_serve(void **state)
         assert_says(r.d.text, "the nearest is --max-model-len");
         parse(&r, c, "--prompt x");
         assert_says(r.d.text, "does not have this option");
+        parse(&r, c, "--tp-size 8 --dp-size 4 --enable-dp-attention --max-running-requests 3");
+        assert_string_equal(r.d.text, "");
+        assert_int_equal(r.s.data_parallel_size, 4);
+        assert_int_equal(r.s.tensor_parallel_size, 2);
+        assert_true(r.s.enable_expert_parallel);
+        assert_int_equal(r.s.max_num_seqs, 3);
+        parse(&r, c, "--speculative-algorithm EAGLE --disable-radix-cache");
+        assert_int_equal(r.s.n_draft, 3);
+        assert_false(r.s.enable_prefix_caching);
         parse(&r, c, "--enable-lora");
         assert_int_equal(r.err, FATHOM_EINVAL);
         assert_says(r.d.text, "adapters are not supported");
