@@ -2,6 +2,7 @@
 #include "op/harness.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -20,14 +21,16 @@ struct topk {
     uint32_t width;
 };
 
-static void open_long_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
-                           const struct op_batch_case *b, uint32_t max_context, uint32_t n_head)
+static void open_topk_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
+                           const struct op_batch_case *b, uint32_t max_context, uint32_t n_head,
+                           uint32_t topk)
 {
     memset(k, 0, sizeof *k);
     k->g = gen_create(101);
     gen_config(&k->c, act, kv, wide);
     if (max_context) k->c.max_context = max_context;
     if (n_head) k->c.index_n_head = n_head;
+    if (topk) k->c.index_topk = topk;
     rig_open(&k->dev, op_backend(), &k->c);
     gen_batch(k->g, &k->c, b->request, b->n_request, &k->host, &k->n_page);
     k->image = gen_cache(k->g, &k->c.kv, k->n_page, &k->host, true);
@@ -39,6 +42,12 @@ static void open_long_case(struct topk *k, enum act_type act, enum kv_type kv, b
             k->query[(size_t)t * k->width + k->width - n_index + i] =
                 (float)gen_below(k->g, 15) - 7;
     }
+}
+
+static void open_long_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
+                           const struct op_batch_case *b, uint32_t max_context, uint32_t n_head)
+{
+    open_topk_case(k, act, kv, wide, b, max_context, n_head, 0);
 }
 
 static void open_case(struct topk *k, enum act_type act, enum kv_type kv, bool wide,
@@ -321,6 +330,170 @@ static void test_long_context(void **state)
     if (op_is_cuda()) check_long_context(&pages, 64);
 }
 
+/* ---- scores of any bits ---- */
+
+/* Keys of one value, whose scale is the score: queries that take it once, of one head. */
+enum { CODE_ONE = 0x38 };
+
+enum scores {
+    SCORES_EQUAL,
+    SCORES_TWO,
+    SCORES_NEAR,  /* neighbours among numbers: their last bits decide */
+    SCORES_DIGIT, /* numbers that differ from one in one bit */
+    SCORES_ZEROS, /* of both signs, and the smallest numbers beside them */
+    SCORES_NONE,  /* NaN and -inf, but for fewer than are chosen */
+    SCORES_BITS,  /* whatever bits */
+    SCORES_N
+};
+
+static float float_of(uint32_t bits)
+{
+    float v;
+    memcpy(&v, &bits, sizeof v);
+    return v;
+}
+
+static float some_score(struct gen *g, enum scores scores)
+{
+    static const uint32_t zeros[] = {0, 0x80000000u, 0x00800000u, 0x80800000u};
+    static const uint32_t none[] = {0x7fc00000u, 0xff800000u, 0xffffffffu, 0x7f800001u};
+    switch (scores) {
+    case SCORES_EQUAL: return 1.0f;
+    case SCORES_TWO: return (float)gen_below(g, 2) - 0.5f;
+    case SCORES_NEAR: return float_of(0x3f800000u + gen_below(g, 5));
+    case SCORES_DIGIT: return float_of(0x3f800000u ^ 1u << gen_below(g, 32));
+    case SCORES_ZEROS: return float_of(zeros[gen_below(g, 4)]);
+    case SCORES_NONE: return gen_below(g, 9) ? float_of(none[gen_below(g, 4)]) : gen_normal(g);
+    default: return float_of(gen_below(g, 1u << 16) << 16 | gen_below(g, 1u << 16));
+    }
+}
+
+static uint8_t *index_key(const struct topk *k, int32_t slot)
+{
+    return k->image + (size_t)slot / 64 * k->c.kv.page_bytes + kv_index_offset(&k->c.kv, LAYER) +
+           slot % 64 * KV_INDEX_DIM;
+}
+
+static uint8_t *index_scale(const struct topk *k, int32_t slot)
+{
+    return index_key(k, slot - slot % 64) + 64 * KV_INDEX_DIM + slot % 64 * sizeof(float);
+}
+
+/* Each request has scores of another kind than the one before, the first of kind `first`. */
+static void put_scores(struct topk *k, uint32_t first)
+{
+    const uint32_t n_index = k->c.index_n_head * (KV_INDEX_DIM + 1);
+    memset(k->query, 0, (size_t)k->host.n_token * k->width * sizeof *k->query);
+    for (uint32_t t = 0; t < k->host.n_token; t++) {
+        const uint32_t request = (uint32_t)k->host.request[t];
+        float *query = k->query + (size_t)(t + 1) * k->width - n_index;
+        query[0] = query[(size_t)k->c.index_n_head * KV_INDEX_DIM] = 1.0f;
+        for (uint32_t s = 0; s <= (uint32_t)k->host.pos[t]; s++) {
+            const int32_t slot = gen_slot(&k->host, request, s);
+            const float score = some_score(k->g, (enum scores)((first + request) % SCORES_N));
+            memset(index_key(k, slot), 0, KV_INDEX_DIM);
+            *index_key(k, slot) = CODE_ONE;
+            memcpy(index_scale(k, slot), &score, sizeof score);
+        }
+    }
+    rig_set_cache(&k->dev, k->image, k->n_page);
+}
+
+static int larger_first(const void *a, const void *b)
+{
+    const float x = *(const float *)a, y = *(const float *)b;
+    return (x < y) - (x > y);
+}
+
+/* Exactly the largest of the token's scores, of the last one's equals the first. */
+static void check_chosen(const struct topk *k, uint32_t t, const float *select)
+{
+    const uint32_t n = (uint32_t)k->host.pos[t] + 1, topk = k->c.index_topk;
+    float *scores = mem_alloc(2 * n * sizeof *scores), *sorted = scores + n;
+    uint32_t n_equal = topk, i = 0;
+    for (uint32_t s = 0; s < n; s++) {
+        const int32_t slot = gen_slot(&k->host, (uint32_t)k->host.request[t], s);
+        memcpy(&scores[s], index_scale(k, slot), sizeof *scores);
+        if (isnan(scores[s])) scores[s] = -INFINITY;
+    }
+    memcpy(sorted, scores, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, larger_first);
+    const float last = n <= topk ? -INFINITY : sorted[topk - 1];
+    for (uint32_t s = 0; s < n; s++) n_equal -= scores[s] > last;
+    for (uint32_t s = 0; s < n; s++) {
+        const int32_t slot = gen_slot(&k->host, (uint32_t)k->host.request[t], s);
+        if (scores[s] < last || (!(scores[s] > last) && n_equal == 0)) continue;
+        if (!(scores[s] > last)) n_equal--;
+        if ((int32_t)select[1 + i++] != slot)
+            fail_msg("token %u: of %u positions number %u, of score %a, is not chosen as %u of %u",
+                     t, n, s, (double)scores[s], i - 1, topk);
+    }
+    assert_int_equal((int)select[0], i);
+    mem_free(scores);
+}
+
+static void open_scores_case(struct topk *k, const struct op_batch_case *b, uint32_t max_context,
+                             uint32_t topk)
+{
+    const bool is_cuda = op_is_cuda();
+    open_topk_case(k, is_cuda ? ACT_FP8 : ACT_F32, KV_TYPE_FP8, false, b, max_context,
+                   is_cuda ? 64 : 0, topk);
+}
+
+static void check_scores(struct topk *k, uint32_t chunk)
+{
+    const uint32_t n = k->host.n_token;
+    for (uint32_t t0 = 0; t0 < n; t0 += chunk) {
+        const uint32_t m = n - t0 < chunk ? n - t0 : chunk;
+        float *select = run(k, t0, m);
+        for (uint32_t t = 0; t < m; t++)
+            check_chosen(k, t0 + t, select + (size_t)t * (1 + k->c.index_topk));
+        mem_free(select);
+    }
+}
+
+/* Steps whose rows a GPU of sm_90 chooses by one kernel, by two, and as those of prompts: as few as
+ * are chosen and one more, ends of pages, neighbours of a request. */
+static void test_scores_of_any_bits(void **state)
+{
+    const struct op_batch_case cases[] = {
+        {"one kernel", 7, {{62, 2}, {63, 3}, {64, 4}, {127, 1}, {190, 2}, {256, 3}, {511, 1}}},
+        {"two kernels", 7, {{61, 4}, {126, 4}, {129, 3}, {319, 2}, {510, 2}, {256, 1}, {65, 4}}},
+        {"prompts", 4, {{55, 12}, {63, 5}, {119, 9}, {300, 6}}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct topk k;
+        open_scores_case(&k, &cases[i], 0, 0);
+        for (uint32_t first = 0; first < SCORES_N; first += op_wants_few() ? 4 : 1) {
+            put_scores(&k, first);
+            check_scores(&k, k.host.n_token);
+            if (i == 0 || !op_wants_few()) check_scores(&k, 3);
+        }
+        close_case(&k);
+    }
+}
+
+/* As many as V3.2 chooses: contexts of as many and one more, and up to where a GPU of sm_90 has one
+ * kernel, and past it. */
+static void test_scores_of_the_model(void **state)
+{
+    const struct op_batch_case cases[] = {
+        {"one kernel", 4, {{2047, 1}, {2048, 1}, {4094, 2}, {8191, 1}}},
+        {"two kernels", 2, {{8192, 1}, {2049, 2}}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct topk k;
+        open_scores_case(&k, &cases[i], 8320, 2048);
+        for (uint32_t first = 0; first < SCORES_N; first += op_wants_few() ? SCORES_N : 1) {
+            put_scores(&k, first + SCORES_NEAR);
+            check_scores(&k, k.host.n_token);
+        }
+        close_case(&k);
+    }
+}
+
 /* What no kernel chooses is refused when the backend is made. */
 static void test_too_long(void **state)
 {
@@ -346,6 +519,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_nan_score),
         cmocka_unit_test(test_short_whatever_scores),
         cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_scores_of_any_bits),
+        cmocka_unit_test(test_scores_of_the_model),
         cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_model_heads),
     };

@@ -21,11 +21,10 @@ static __device__ __forceinline__ uint32_t topk_row(const struct topk_args &a, u
     return a.world > 1 ? own_row(token, a.run, a.rank, a.world) : token;
 }
 
-/* Floats in the order of unsigned integers; NaN below every number, and no number is 0. */
+/* Floats in the order of unsigned integers, none of which is 0; NaN counts as -inf, -0 as 0. */
 static __device__ __forceinline__ uint32_t order_key(float v)
 {
-    uint32_t u = __float_as_uint(v);
-    if (v != v) return 1;
+    const uint32_t u = __float_as_uint(v != v ? -INFINITY : v + 0.0f);
     return u & 0x80000000u ? ~u : u | 0x80000000u;
 }
 
