@@ -29,13 +29,14 @@ struct chain_case {
 
 /* has_index: rows are selected where a context is longer than so many */
 static void open_chain(struct chain *a, enum act_type act, enum kv_type kv, enum dtype t,
-                       uint32_t n_head, uint32_t has_index)
+                       uint32_t n_head, uint32_t has_index, uint32_t max_context)
 {
     struct mla_tensors tensors;
     memset(a, 0, sizeof *a);
     a->g = gen_create_for(131, act);
     gen_config(&a->c, act, kv, false);
     a->c.n_head = n_head;
+    if (max_context) a->c.max_context = max_context;
     if (!has_index) {
         a->c.index_n_head = 0;
         kv_layout_init(&a->c.kv, kv, a->c.kv.n_layer, false);
@@ -157,7 +158,7 @@ static void check(enum act_type act, enum kv_type kv, enum dtype t, uint32_t n_h
 {
     if (op_is_elsewhere(act)) return;
     struct chain a;
-    open_chain(&a, act, kv, t, n_head, topk);
+    open_chain(&a, act, kv, t, n_head, topk, 0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i += op_wants_few() ? 4 : 1)
         check_case(&a, &cases[i], limit);
     close_chain(&a);
@@ -191,23 +192,35 @@ static void test_fp8_cache(void **state)
         check(ACT_BF16, KV_TYPE_FP8, DTYPE_F8_E4M3, 2, 0, 6e-2);
 }
 
-/* Rows whose context is longer than what is selected, beside rows that see everything. With 30 rows
- * selected a backend may take the rows of one prompt in either form. */
+/* Rows whose context is longer than what is selected, beside rows that see everything. With 17 rows
+ * selected a backend may take the rows of one prompt in either form: those from position 136 on in
+ * another than those before. */
 static void test_selected_rows(void **state)
 {
     (void)state;
-    const uint32_t topk[] = {100, 30};
+    const uint32_t topk[] = {100, 17};
     for (size_t i = 0; i < sizeof topk / sizeof *topk; i++)
         check(op_is_cuda() ? ACT_FP8 : ACT_BF16, KV_TYPE_FP8, DTYPE_BF16, 2, topk[i], 2e-2);
+}
+
+/* As many rows as V3.2 selects, around the last position that a backend has in expanded form. */
+static void test_far_rows(void **state)
+{
+    (void)state;
+    const struct chain_case far = {"far", 0, 2, {{16370, 30}, {8180, 20}}};
+    struct chain a;
+    if (op_wants_few()) return;
+    open_chain(&a, op_is_cuda() ? ACT_FP8 : ACT_BF16, KV_TYPE_FP8, DTYPE_BF16, 2, 2048, 16448);
+    check_case(&a, &far, 2e-2);
+    close_chain(&a);
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_exact_activations),
-        cmocka_unit_test(test_bf16_cache),
-        cmocka_unit_test(test_fp8_cache),
-        cmocka_unit_test(test_selected_rows),
+        cmocka_unit_test(test_exact_activations), cmocka_unit_test(test_bf16_cache),
+        cmocka_unit_test(test_fp8_cache),         cmocka_unit_test(test_selected_rows),
+        cmocka_unit_test(test_far_rows),
     };
     return OP_MAIN(argc, argv, tests);
 }
