@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "backend/cuda/peers.h"
 #include "checkpoint/checkpoint.h"
 #include "engine/memory_plan.h"
 #include "model/config.h"
@@ -401,6 +402,23 @@ static void without_a_checkpoint_the_config_says_the_types(void **state)
     assert_true(without.weights_bytes > 0);
 }
 
+/* Rows of all ranks in a round of moe_ep lie along a grid's y, and hold a step spread evenly. */
+static void rounds_of_experts_by_rank_fit_a_grid(void **state)
+{
+    (void)state;
+    struct backend_config c = {.act = ACT_FP8};
+    c.parallel.tp.size = 1;
+    for (uint32_t world = 2; world <= PARALLEL_RANKS_MAX; world *= 2) {
+        c.parallel.dp.size = world;
+        for (c.max_token = 1; c.max_token <= 65535; c.max_token += c.max_token < 65500 ? 97 : 1) {
+            const uint32_t n = world * peer_ep_rows(&c);
+            if (n > 65535 || world * peer_ep_rows_listed(&c) > 65535)
+                fail_msg("%u ranks, steps of %u: %u rows a round", world, c.max_token, n);
+            assert_true(n >= c.max_token || n + world > 65535);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -419,6 +437,7 @@ int main(void)
         cmocka_unit_test(stages_hold_the_whole_between_them),
         cmocka_unit_test(rows_between_stages_of_gpus_are_the_hosts),
         cmocka_unit_test(without_a_checkpoint_the_config_says_the_types),
+        cmocka_unit_test(rounds_of_experts_by_rank_fit_a_grid),
     };
     return cmocka_run_group_tests(tests, open_pilot, close_pilot);
 }

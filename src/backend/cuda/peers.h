@@ -25,6 +25,7 @@ enum {
     SPREAD_ARRAYS_MAX = 8,
     EP_ROWS_MIN = 64,     /* rows of a rank in a round of moe_ep, or all that a step may have */
     EP_ROUND_ROWS = 8192, /* of all ranks in a round of listed rows */
+    EP_ROWS_MAX = 65535,  /* of all ranks in any round: a grid takes no more in y */
     PEER_UNIT = 16,       /* bytes of a store to a peer */
     PEER_BOUND_MS = 2000, /* of a wait, where no other is given */
     ROW_PARTS_MAX = 16,   /* blocks that sum a row together; warps of a row */
@@ -100,8 +101,9 @@ static inline uint32_t peer_ep_rows(const struct backend_config *c)
 {
     const uint32_t world = parallel_n_peer(&c->parallel);
     const uint32_t least = c->max_token < EP_ROWS_MIN ? c->max_token : EP_ROWS_MIN;
-    const uint32_t even = (c->max_token + world - 1) / world;
-    return even > least ? even : least;
+    const uint32_t even = (c->max_token + world - 1) / world, most = EP_ROWS_MAX / world;
+    const uint32_t n_row = even > least ? even : least;
+    return n_row < most ? n_row : most;
 }
 
 /* peer_ep_rows_listed - likewise where rows are listed, which need less room: up to EP_ROUND_ROWS

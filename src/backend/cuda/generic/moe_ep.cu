@@ -23,6 +23,9 @@
 #include "backend/cuda/generic/moe_map.cuh"
 #include "backend/cuda/launch.cuh"
 
+static_assert((int)EP_ROWS_MAX <= (int)GRID_YZ_MAX && (int)EP_ROUND_ROWS <= (int)EP_ROWS_MAX,
+              "tokens of a round are along y");
+
 /* Where a row, or its flag, lies on all ranks. */
 struct ep_slot {
     uint64_t row, flag;
