@@ -62,6 +62,16 @@ static void close_case(struct topk *k)
     gen_destroy(k->g);
 }
 
+static void choose(struct rig *r)
+{
+    struct index_topk_args args = {.batch = &r->batch,
+                                   .kv = &r->kv,
+                                   .layer = LAYER,
+                                   .query = r->buffer[BUFFER_QUERY],
+                                   .select = r->buffer[BUFFER_SELECT]};
+    op_ok(r, r->ops->index_topk(r->b, &args), "index_topk");
+}
+
 static float *run(struct topk *k, uint32_t t0, uint32_t n)
 {
     struct rig *r = &k->dev;
@@ -69,12 +79,7 @@ static float *run(struct topk *k, uint32_t t0, uint32_t n)
     gen_slice(k->g, &k->host, t0, n, &slice);
     rig_set_batch(r, &slice);
     rig_write(r, BUFFER_QUERY, n, k->width, k->query + (size_t)t0 * k->width);
-    struct index_topk_args args = {.batch = &r->batch,
-                                   .kv = &r->kv,
-                                   .layer = LAYER,
-                                   .query = r->buffer[BUFFER_QUERY],
-                                   .select = r->buffer[BUFFER_SELECT]};
-    op_ok(r, r->ops->index_topk(r->b, &args), "index_topk");
+    choose(r);
     return rig_read(r, BUFFER_SELECT, n, 1 + k->c.index_topk);
 }
 
@@ -494,6 +499,113 @@ static void test_scores_of_the_model(void **state)
     }
 }
 
+/* ---- recorded steps ---- */
+
+/* A step of so many tokens a request, and another one of as many that is shorter. Where there is
+ * time it makes its keys and queries itself. */
+struct recorded {
+    struct topk k;
+    struct batch host[2];
+    uint8_t *image[2]; /* NaN are rows that the step makes */
+    const struct weight *w;
+    float *want[2];
+};
+
+static void front_and_choose(struct recorded *s)
+{
+    struct rig *r = &s->k.dev;
+    struct mla_front_args front = {.w = s->w,
+                                   .batch = &r->batch,
+                                   .kv = &r->kv,
+                                   .layer = LAYER,
+                                   .want_index_query = true,
+                                   .x = r->buffer[BUFFER_NORMED],
+                                   .query = r->buffer[BUFFER_QUERY]};
+    if (s->w) op_ok(r, r->ops->mla_front(r->b, &front), "mla_front");
+    choose(r);
+}
+
+static void open_recorded(struct recorded *s, const struct op_batch_case (*pair)[2])
+{
+    struct topk *k = &s->k;
+    struct mla_tensors tensors;
+    uint32_t n_page;
+    open_topk_case(k, ACT_FP8, KV_TYPE_FP8, false, &(*pair)[0], 0, 64, 0);
+    s->host[0] = k->host;
+    gen_batch(k->g, &k->c, (*pair)[1].request, (*pair)[1].n_request, &s->host[1], &n_page);
+    assert_true(n_page <= k->n_page && s->host[1].n_token == k->host.n_token);
+    if (!op_wants_few()) {
+        gen_mla(k->g, &k->c, DTYPE_F8_E4M3, &tensors);
+        s->w = rig_mla(&k->dev, &tensors);
+    }
+    rig_write(&k->dev, BUFFER_NORMED, k->host.n_token, k->c.hidden,
+              gen_floats(k->g, (size_t)k->host.n_token * k->c.hidden, 1));
+    rig_write(&k->dev, BUFFER_QUERY, k->host.n_token, k->width, k->query);
+    for (int i = 1; i >= 0; i--) { /* the longer one's arrays stay */
+        s->image[i] = gen_cache(k->g, &k->c.kv, k->n_page, &s->host[i], !s->w);
+        rig_set_cache(&k->dev, s->image[i], k->n_page);
+        rig_set_batch(&k->dev, &s->host[i]);
+        front_and_choose(s);
+        s->want[i] = rig_read(&k->dev, BUFFER_SELECT, k->host.n_token, 1 + k->c.index_topk);
+    }
+}
+
+/* Replaces what a recording finds in memory. */
+static void put_step(struct recorded *s, int i)
+{
+    const struct batch *from = &s->host[i], *to = &s->k.dev.batch;
+    const size_t n = from->n_token * sizeof(int32_t);
+    const size_t n_table = (size_t)from->n_request * from->page_stride * sizeof(int32_t);
+    struct rig *r = &s->k.dev;
+    const struct {
+        const int32_t *to, *from;
+        size_t n;
+    } arrays[] = {{to->pos, from->pos, n},
+                  {to->request, from->request, n},
+                  {to->slot, from->slot, n},
+                  {to->page_table, from->page_table, n_table}};
+    for (size_t a = 0; a < sizeof arrays / sizeof *arrays; a++)
+        op_ok(r,
+              r->ops->copy_in(r->b, (void *)(uintptr_t)arrays[a].to, arrays[a].from, arrays[a].n),
+              "copy_in");
+    op_ok(r, r->ops->copy_in(r->b, r->kv.base, s->image[i], s->k.n_page * s->k.c.kv.page_bytes),
+          "copy_in");
+}
+
+/* Recorded with the longest context and replayed with others, steps choose what they choose when
+ * they run as they are, though keys of earlier steps are read before those of this one are made. */
+static void test_recorded_steps(void **state)
+{
+    const struct op_batch_case pairs[][2] = {
+        {{"one kernel", 4, {{508, 4}, {63, 2}, {126, 4}, {320, 1}}},
+         {"shorter", 4, {{60, 4}, {64, 2}, {190, 4}, {62, 1}}}},
+        {{"two kernels", 5, {{508, 4}, {300, 4}, {126, 4}, {62, 4}, {447, 4}}},
+         {"shorter", 5, {{100, 4}, {124, 4}, {61, 4}, {192, 4}, {63, 4}}}},
+    };
+    (void)state;
+    if (!op_is_cuda()) return;
+    for (size_t p = 0; p < sizeof pairs / sizeof *pairs; p++) {
+        struct recorded s = {0};
+        struct graph *graph;
+        open_recorded(&s, &pairs[p]);
+        struct rig *r = &s.k.dev;
+        const size_t width = 1 + s.k.c.index_topk, n = s.k.host.n_token;
+        op_ok(r, r->ops->graph_begin(r->b), "graph_begin");
+        front_and_choose(&s);
+        op_ok(r, r->ops->graph_end(r->b, &graph), "graph_end");
+        for (int i = 0; i < (op_wants_few() ? 2 : 20); i++) {
+            put_step(&s, i % 2);
+            op_ok(r, r->ops->graph_launch(r->b, graph), "graph_launch");
+            float *got = rig_read(r, BUFFER_SELECT, (uint32_t)n, (uint32_t)width);
+            op_same_bits("replayed", got, s.want[i % 2], n * width * sizeof *got);
+            mem_free(got);
+        }
+        r->ops->graph_destroy(r->b, graph);
+        for (int i = 0; i < 2; i++) mem_free(s.want[i]);
+        close_case(&s.k);
+    }
+}
+
 /* What no kernel chooses is refused when the backend is made. */
 static void test_too_long(void **state)
 {
@@ -513,15 +625,11 @@ static void test_too_long(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_batch),
-        cmocka_unit_test(test_ties),
-        cmocka_unit_test(test_ties_at_the_cut),
-        cmocka_unit_test(test_nan_score),
-        cmocka_unit_test(test_short_whatever_scores),
-        cmocka_unit_test(test_long_context),
-        cmocka_unit_test(test_scores_of_any_bits),
-        cmocka_unit_test(test_scores_of_the_model),
-        cmocka_unit_test(test_too_long),
+        cmocka_unit_test(test_every_batch),           cmocka_unit_test(test_ties),
+        cmocka_unit_test(test_ties_at_the_cut),       cmocka_unit_test(test_nan_score),
+        cmocka_unit_test(test_short_whatever_scores), cmocka_unit_test(test_long_context),
+        cmocka_unit_test(test_scores_of_any_bits),    cmocka_unit_test(test_scores_of_the_model),
+        cmocka_unit_test(test_recorded_steps),        cmocka_unit_test(test_too_long),
         cmocka_unit_test(test_model_heads),
     };
     return OP_MAIN(argc, argv, tests);
