@@ -350,11 +350,12 @@ static void free_call(struct upstream_call *c)
     mem_free(c);
 }
 
-/* The request's head; its URL is cut into the part that a link is made for and the rest. */
+/* The request's head; its URL is cut into the part that a link is made for and the rest, which is a
+ * path or, of OPTIONS, "*". */
 static fathom_err write_head(struct upstream_call *c, const struct upstream_request *r)
 {
     const char *host = strstr(r->url, "://");
-    const char *target = host ? strchr(host + 3, '/') : NULL;
+    const char *target = host ? strpbrk(host + 3, "/*") : NULL;
     ASSERT(target);
     struct buf origin = {0};
     (void)buf_add(&origin, r->url, (size_t)(target - r->url));
@@ -741,7 +742,14 @@ void upstream_run(struct upstream *u, bool has_events)
 {
     struct epoll_event events[EVENTS];
     int n = has_events ? epoll_wait(u->epoll_fd, events, EVENTS, 0) : 0;
-    for (int i = 0; i < n; i++) take_link_event(events[i].data.ptr, events[i].events);
+    for (int i = 0; i < n; i++) {
+        struct link *l = events[i].data.ptr;
+        const bool is_making = l && l->fd < 0; /* of several sockets; it may be gone with one */
+        if (l) take_link_event(l, events[i].events);
+        for (int k = i + 1; is_making && k < n; k++) {
+            if (events[k].data.ptr == l) events[k].data.ptr = NULL;
+        }
+    }
     take_mail(u);
     run_timers(u);
 }

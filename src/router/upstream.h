@@ -37,7 +37,7 @@ struct upstream_ops {
 
 struct upstream_request {
     const char *method;
-    const char *url;    /* whole */
+    const char *url;    /* whole; or without a path, and "*" behind it */
     const char *name;   /* that the server's certificate must have; "": the URL's host */
     const char *fields; /* header lines, each ended by CR LF; copied */
     const char *body;   /* [n_body]; borrowed until the end */

@@ -415,6 +415,10 @@ def check_errors(router):
     status, text = router.get("/metrics")
     assert "fathom_router_requests_total" in text
     connection = router.connect()
+    connection.request("OPTIONS", "*")  # it has no path
+    assert connection.getresponse().status == 404
+    connection.close()
+    connection = router.connect()
     connection.request("POST", "/instances/add", json.dumps({"url": "http://127.0.0.1:1"}),
                        {"Origin": "http://evil.example"})
     assert connection.getresponse().status == 403
