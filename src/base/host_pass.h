@@ -3,7 +3,7 @@
  *   X-Fathom-Host: 1-0123456789abcdef0123456789abcdef
  *
  * The host's number, and the key that host 0 has told it. The request is for that host's lanes.
- * HOST_NAME_HEADER is the header Host that the client has sent.
+ * HOST_NAME_HEADER is the header Host that the client has sent, HOST_CLIENT_HEADER its address.
  */
 #ifndef FATHOM_BASE_HOST_PASS_H
 #define FATHOM_BASE_HOST_PASS_H
@@ -13,6 +13,7 @@
 
 #define HOST_PASS_HEADER "X-Fathom-Host"
 #define HOST_NAME_HEADER "X-Forwarded-Host"
+#define HOST_CLIENT_HEADER "X-Forwarded-For"
 
 enum { HOST_PASS_BYTES = 48 }; /* of the header's value, at most, with a NUL */
 

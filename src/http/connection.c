@@ -264,7 +264,9 @@ static const char *reason_of(int status)
         {431, "Request Header Fields Too Large"},
         {500, "Internal Server Error"},
         {501, "Not Implemented"},
+        {502, "Bad Gateway"},
         {503, "Service Unavailable"},
+        {504, "Gateway Timeout"},
         {505, "HTTP Version Not Supported"},
     };
     for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
@@ -315,6 +317,13 @@ void connection_reply(struct connection *c, int status, const struct buf *fields
         *body = (struct buf){0};
     }
     if (buf_status(&c->out) != FATHOM_OK) connection_end(c);
+}
+
+void connection_reply_head(struct connection *c, int status, const struct buf *fields, bool close)
+{
+    ASSERT(c->is_head);
+    begin_answer(c, status, fields, close);
+    if (buf_add_str(&c->out, "\r\n") != FATHOM_OK) connection_end(c);
 }
 
 void connection_stream(struct connection *c, int status, const struct buf *fields, bool close)

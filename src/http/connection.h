@@ -126,6 +126,10 @@ void connection_take_event(struct connection *c, uint32_t events);
 void connection_reply(struct connection *c, int status, const struct buf *fields, struct buf *body,
                       bool close);
 
+/* connection_reply_head - answer to HEAD that has been made elsewhere: `fields` tell how long the
+ * body would be, if that is known */
+void connection_reply_head(struct connection *c, int status, const struct buf *fields, bool close);
+
 /* connection_stream - answer with what ops.read gives */
 void connection_stream(struct connection *c, int status, const struct buf *fields, bool close);
 

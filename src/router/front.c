@@ -35,10 +35,12 @@ struct exchange {
     const struct own_route *own; /* NULL: it is passed on */
     struct relay *relay;         /* NULL: answered here */
     struct buf body;             /* of a route of the router's own */
-    int status;                  /* refused already, with `why`; 0: not */
-    const char *code;
-    const char *why;
-    char why_text[FRONT_TEXT_BYTES]; /* of a host: maybe what `why` points to */
+    struct port_asker asker;
+    bool is_head, is_post;
+    bool is_anthropic;      /* errors have Anthropic's form */
+    bool is_answered;       /* the connection has the answer, or what there is of it */
+    struct api_error error; /* refused already; the body is read to its end all the same */
+    uint64_t n_body;        /* bytes received */
     size_t held;
 };
 
@@ -169,9 +171,12 @@ static int change_servers(struct front *f, const struct buf *request, struct buf
 done:
     json_decref(o);
     if (!err) return 200;
+    struct api_error e = {0};
+    const int status = err == FATHOM_ENOTFOUND ? 404 : 400;
     buf_clear(body);
-    (void)relay_write_error(body, "invalid_value", d.text);
-    return err == FATHOM_ENOTFOUND ? 404 : 400;
+    (void)api_error_set(&e, status, "invalid_value", NULL, "%s", d.text);
+    (void)api_error_write(body, &e);
+    return status;
 }
 
 static int add_servers(struct front *f, const struct buf *request, struct buf *body)
@@ -197,8 +202,9 @@ static const struct own_route routes[] = {
 
 static const struct own_route *find_own(const struct head *h)
 {
+    const char *method = strcmp(h->method, "HEAD") == 0 ? "GET" : h->method;
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        if (strcmp(h->path, routes[i].path) == 0 && strcmp(h->method, routes[i].method) == 0) {
+        if (strcmp(h->path, routes[i].path) == 0 && strcmp(method, routes[i].method) == 0) {
             return &routes[i];
         }
     }
@@ -246,7 +252,7 @@ static void add_path(struct buf *out, const char *path)
 }
 
 /* Fields that this connection has made its own, and passes, which are not the client's to give. A
- * host leaves a router its pass. */
+ * host leaves a router its pass, and tells alone who its client is. */
 static bool is_own_field(const struct front *f, const char *name)
 {
     static const char *const names[] = {
@@ -254,6 +260,7 @@ static bool is_own_field(const struct front *f, const char *name)
         "Upgrade", "TE",         "Trailer",        HOST_PASS_HEADER};
     if (strcasecmp(name, STREAM_PASS_HEADER) == 0) return !f->host;
     if (strcasecmp(name, HOST_NAME_HEADER) == 0) return f->host;
+    if (strcasecmp(name, HOST_CLIENT_HEADER) == 0) return f->host;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (strcasecmp(name, names[i]) == 0) return true;
     }
@@ -269,7 +276,7 @@ static void pass_fields(struct exchange *x, const struct head *h)
         (void)buf_printf(out, "%s: %s\r\n", h->fields[i].name, h->fields[i].value);
     }
     if (x->all->host && h->host) (void)buf_printf(out, HOST_NAME_HEADER ": %s\r\n", h->host);
-    if (*remote) (void)buf_printf(out, "X-Forwarded-For: %s\r\n", remote);
+    if (*remote) (void)buf_printf(out, HOST_CLIENT_HEADER ": %s\r\n", remote);
 }
 
 static uint64_t session_of(const struct head *h)
@@ -316,16 +323,9 @@ static fathom_err make_relay(struct exchange *x, const struct head *h)
     x->relay->body.limit = LIMIT_HTTP_BODY_BYTES;
     x->relay->session = session_of(h);
     x->relay->may_move = !x->all->host && can_move(h);
+    x->relay->is_anthropic = x->is_anthropic;
     pass_fields(x, h);
     return buf_status(&x->relay->fields);
-}
-
-static void refuse(struct exchange *x, int status, const char *code, const char *why)
-{
-    if (x->status) return;
-    x->status = status;
-    x->code = code;
-    x->why = why;
 }
 
 static void end_exchange(void *arg)
@@ -333,8 +333,43 @@ static void end_exchange(void *arg)
     struct exchange *x = arg;
     if (x->relay) relay_detach(x->relay);
     atomic_fetch_sub(&x->all->held_bytes, x->held);
+    port_asker_free(&x->asker);
     buf_free(&x->body);
     mem_free(x);
+}
+
+/* Who is refused whatever the body. */
+static void check_head(struct exchange *x, const struct head *h)
+{
+    struct front *f = x->all;
+    struct api_error *e = &x->error;
+    if (!port_check(&f->port, x->connection, h->host, e)) return;
+    if (x->own) {
+        if (x->own->guarded && !may_change(x, h))
+            (void)api_error_set(e, 403, "forbidden", NULL,
+                                "servers are added and removed from the router's machine, or with "
+                                "--admin-key");
+        return;
+    }
+    if (atomic_load(&f->draining)) {
+        e->retry_after_s = 5;
+        (void)api_error_set(e, 503, "shutting_down", NULL,
+                            f->host ? "this host is being stopped" : "the router is being stopped");
+    } else if (connection_is_over_limit(x->connection)) {
+        port_refuse_connections(e, &f->port);
+    }
+}
+
+static fathom_err take_head(struct exchange *x, const struct head *h)
+{
+    TRY(port_asker_read(&x->asker, &x->all->port, h));
+    x->is_head = strcmp(h->method, "HEAD") == 0;
+    x->is_post = strcmp(h->method, "POST") == 0;
+    x->is_anthropic = port_is_anthropic(&x->all->port, h->path);
+    x->own = x->all->host ? NULL : find_own(h);
+    check_head(x, h);
+    if (h->length > LIMIT_HTTP_BODY_BYTES) port_refuse_size(&x->error, LIMIT_HTTP_BODY_BYTES);
+    return x->own || x->error.status ? FATHOM_OK : make_relay(x, h);
 }
 
 static void *begin_exchange(void *arg, struct connection *c, const struct head *h,
@@ -346,64 +381,73 @@ static void *begin_exchange(void *arg, struct connection *c, const struct head *
     x->connection = c;
     x->body.limit = 1 << 20;
     if (!h) {
-        refuse(x, fault->status, "malformed_request", fault->text);
-        return x;
-    }
-    x->own = x->all->host ? NULL : find_own(h);
-    if (!connection_client_is_known(c)) {
-        refuse(x, 403, "client_certificate",
-               "this server asks for a client certificate that its authorities have signed");
-    }
-    if (!host_names_take(&x->all->names, h->host)) {
-        refuse(x, 403, "host_not_allowed",
-               "the header Host has another name than this port's, which is localhost or its "
-               "address; start it with --allowed-hosts NAME if that is its name");
-    }
-    if (x->own && x->own->guarded && !may_change(x, h)) {
-        refuse(x, 403, "forbidden",
-               "servers are added and removed from the router's machine, or with --admin-key");
-    }
-    if (!x->own && atomic_load(&x->all->draining)) {
-        refuse(x, 503, "shutting_down",
-               x->all->host ? "this host is being stopped" : "the router is being stopped");
-    }
-    if (!x->own && connection_is_over_limit(c)) {
-        refuse(x, 503, "too_many_connections", "as many connections are open as may be");
-    }
-    if (h->length > LIMIT_HTTP_BODY_BYTES) {
-        *at_once = true;
-        refuse(x, 413, "request_too_large", "the request body is too large");
-    }
-    if (!x->own && !x->status && make_relay(x, h) != FATHOM_OK) {
+        port_refuse_form(&x->error, fault->status, fault->text);
+    } else if (take_head(x, h) != FATHOM_OK) {
         end_exchange(x);
         return NULL;
+    } else if (x->error.status) {
+        *at_once = h->wants_continue || h->length > LIMIT_HTTP_BODY_BYTES;
     }
     return x;
 }
 
 /* ---- the body and the answer --------------------------------------------------------------- */
 
+static struct buf *body_of(struct exchange *x)
+{
+    return x->relay ? &x->relay->body : &x->body;
+}
+
+static void keep_body(struct exchange *x, const char *bytes, size_t n)
+{
+    x->held += n;
+    if (atomic_fetch_add(&x->all->held_bytes, n) + n > HELD_BYTES_MAX) {
+        port_refuse_bodies(&x->error, HELD_BYTES_MAX);
+    } else if (buf_add(body_of(x), bytes, n) == FATHOM_OK) {
+        return;
+    } else if (body_of(x)->over_limit) {
+        port_refuse_size(&x->error, body_of(x)->limit);
+    } else {
+        (void)api_error_set(&x->error, 500, NULL, NULL, "out of memory for the request body");
+    }
+    buf_free(body_of(x));
+    atomic_fetch_sub(&x->all->held_bytes, x->held);
+    x->held = 0;
+}
+
+/* As a server does: a body that is refused is read on without being kept, so that its answer is
+ * found behind it, and one of twice the limit is cut. */
 static bool take_body(void *arg, const char *bytes, size_t n)
 {
     struct exchange *x = arg;
-    struct buf *body = x->relay ? &x->relay->body : &x->body;
-    if (x->status) return true; /* read to its end, so that the answer is found */
-    x->held += n;
-    if (atomic_fetch_add(&x->all->held_bytes, n) + n > HELD_BYTES_MAX) {
-        refuse(x, 429, "router_busy", "the bodies of requests on their way fill the router");
-    } else if (buf_add(body, bytes, n) != FATHOM_OK) {
-        refuse(x, 413, "request_too_large", "the request body is too large");
-    }
-    return true;
+    x->n_body += n;
+    if (!x->error.status) keep_body(x, bytes, n);
+    return x->n_body <= 2ull * LIMIT_HTTP_BODY_BYTES;
 }
 
+/* An answer of this port's own. */
 static void reply(struct exchange *x, int status, const char *type, struct buf *body)
 {
     struct buf fields = {0};
+    x->is_answered = true;
     (void)buf_printf(&fields, "Content-Type: %s\r\n", type ? type : "application/json");
-    if (status == 429 || status == 503) (void)buf_add_str(&fields, "Retry-After: 1\r\n");
-    connection_reply(x->connection, status, &fields, body, atomic_load(&x->all->draining));
+    if (x->error.retry_after_s)
+        (void)buf_printf(&fields, "Retry-After: %u\r\n", x->error.retry_after_s);
+    port_add_fields(&x->all->port, &x->asker, "", false, &fields);
+    if (buf_status(&fields) == FATHOM_OK && buf_status(body) == FATHOM_OK) {
+        connection_reply(x->connection, status, &fields, body, atomic_load(&x->all->draining));
+    } else {
+        connection_end(x->connection);
+    }
     buf_free(&fields);
+    buf_free(body);
+}
+
+static void reply_error(struct exchange *x)
+{
+    struct buf body = {0};
+    (void)port_write_error(&body, &x->error, x->is_anthropic);
+    reply(x, x->error.status, NULL, &body);
 }
 
 static void go_on(void *arg)
@@ -412,40 +456,49 @@ static void go_on(void *arg)
     struct buf body = {0};
     const struct buf *head;
     int status;
-    if (!x->relay || x->status) return; /* it has its answer */
+    if (!x->relay || x->is_answered) return;
     bool close = atomic_load(&x->all->draining);
-    switch (relay_take(x->relay, &status, &head, &body)) {
+    switch (relay_take(x->relay, &status, &head, &body, &x->error)) {
     case RELAY_WAIT: return;
+    case RELAY_ERROR: reply_error(x); return;
     case RELAY_STREAM: connection_stream(x->connection, status, head, close); break;
-    case RELAY_WHOLE: connection_reply(x->connection, status, head, &body, close); break;
+    case RELAY_WHOLE:
+        if (x->is_head) {
+            connection_reply_head(x->connection, status, head, close);
+        } else {
+            connection_reply(x->connection, status, head, &body, close);
+        }
     }
-    x->status = status;
+    buf_free(&body);
+    x->is_answered = true;
 }
 
 /* Once the body is whole: host 0 may have come anew meanwhile. */
 static void add_host_pass(struct exchange *x)
 {
-    if (!read_host(x->all->host, x->why_text)) {
-        refuse(x, 503, "host_away", x->why_text);
+    char text[FRONT_TEXT_BYTES];
+    if (!read_host(x->all->host, text)) {
+        x->error.retry_after_s = 1;
+        (void)api_error_set(&x->error, 503, "host_away", NULL, "%s", text);
         return;
     }
     struct buf *fields = &x->relay->fields;
-    if (buf_printf(fields, HOST_PASS_HEADER ": %s\r\n", x->why_text) != FATHOM_OK)
-        refuse(x, 500, "out_of_memory", "the host is out of memory");
+    if (buf_printf(fields, HOST_PASS_HEADER ": %s\r\n", text) != FATHOM_OK)
+        (void)api_error_set(&x->error, 500, NULL, NULL, "out of memory for the request");
 }
 
 static void answer(void *arg, const char *fault)
 {
     struct exchange *x = arg;
     struct buf body = {0};
-    if (fault) refuse(x, 400, "malformed_request", fault);
-    if (x->all->host && !x->status) add_host_pass(x);
-    if (x->status) {
-        (void)relay_write_error(&body, x->code, x->why);
-        reply(x, x->status, NULL, &body);
+    if (fault) port_refuse_form(&x->error, 400, fault);
+    if (x->all->host && !x->error.status) add_host_pass(x);
+    if (x->error.status) {
+        reply_error(x);
     } else if (x->own) {
-        x->status = x->own->answer(x->all, &x->body, &body);
-        reply(x, x->status, x->own->type, &body);
+        int status = x->own->answer(x->all, &x->body, &body);
+        if (status == 503) x->error.retry_after_s = 1;
+        reply(x, status, x->own->type, &body);
     } else {
         relay_ask(x->relay);
         go_on(x);
@@ -461,11 +514,11 @@ static ssize_t read_stream(void *arg, char *bytes, size_t max)
 }
 
 /* The connection shuts by itself once its exchange has ended; until then the server goes on for
- * nobody. */
+ * nobody. What is no POST is answered at once: there the client may just have said all. */
 static void client_left(void *arg)
 {
     struct exchange *x = arg;
-    connection_end(x->connection);
+    if (x->is_post) connection_end(x->connection);
 }
 
 const struct connection_ops front_ops = {.begin = begin_exchange,

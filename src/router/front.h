@@ -9,13 +9,14 @@
  *
  * Everything else goes to a server, with the headers of the client.
  *
- * Of a host of a model everything goes to host 0, these paths too, with a pass (host_pass.h).
+ * Of a host of a model everything goes to host 0, these paths too, with a pass (host_pass.h). What
+ * it refuses itself it refuses as host 0 would.
  */
 #ifndef FATHOM_ROUTER_FRONT_H
 #define FATHOM_ROUTER_FRONT_H
 
 #include "http/connection.h"
-#include "http/host_names.h"
+#include "http/port.h"
 #include "router/relay.h"
 
 /* Whether a host of a model has somewhere to hand requests on to. */
@@ -37,7 +38,7 @@ struct front {
     struct relays *relays;
     struct front_host *host; /* NULL: a router of servers */
     const char *admin_key;   /* NULL: none */
-    struct host_names names;
+    struct port_rules port;
     atomic_bool draining;
     atomic_size_t held_bytes; /* of bodies */
 };

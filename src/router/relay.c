@@ -10,7 +10,6 @@
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
@@ -80,25 +79,26 @@ static void wake(struct relay *r)
 
 /* ---- answers of the router ------------------------------------------------------------------ */
 
-fathom_err relay_write_error(struct buf *out, const char *code, const char *text)
-{
-    (void)buf_add_str(out, "{\"error\":{\"message\":");
-    (void)json_write_string(out, text, strlen(text));
-    return buf_printf(out, ",\"type\":\"server_error\",\"param\":null,\"code\":\"%s\"}}", code);
-}
-
 /* The answer is an error of the router's own. */
 static void refuse(struct relay *r, int status, const char *code, const char *text)
 {
     r->state = RELAY_OVER;
-    r->status = status;
     buf_clear(&r->out);
     buf_clear(&r->head);
-    (void)buf_add_str(&r->head, "Content-Type: application/json\r\n");
-    if (status == 503) (void)buf_add_str(&r->head, "Retry-After: 1\r\n");
-    (void)relay_write_error(&r->out, code, text);
+    r->error.retry_after_s = status == 503;
+    (void)api_error_set(&r->error, status, code, NULL, "%s", text);
     atomic_fetch_add(&r->all->n_unserved, 1);
     wake(r);
+}
+
+/* An event of the stream. */
+static void tell_error(struct relay *r, const char *code, const char *text)
+{
+    struct api_error e = {0};
+    (void)api_error_set(&e, 502, code, NULL, "%s", text);
+    (void)buf_add_str(&r->out, "event: error\ndata: ");
+    (void)(r->is_anthropic ? api_error_write_anthropic : api_error_write)(&r->out, &e);
+    (void)buf_add_str(&r->out, "\n\n");
 }
 
 /* The stream ends here, and says why as an event. */
@@ -110,11 +110,7 @@ static void break_stream(struct relay *r, const char *cause)
     LOG_WARN("router", "%s %s: %s", r->method, r->target, text);
     r->state = RELAY_OVER;
     r->is_broken = !r->follows;
-    if (r->follows) {
-        (void)buf_add_str(&r->out, "event: error\ndata: ");
-        (void)relay_write_error(&r->out, "server_lost", text);
-        (void)buf_add_str(&r->out, "\n\n");
-    }
+    if (r->follows) tell_error(r, "server_lost", text);
     atomic_fetch_add(&r->all->n_unserved, 1);
     wake(r);
 }
@@ -132,27 +128,34 @@ static const char *find_field(const struct buf *fields, const char *name)
     return NULL;
 }
 
-/* Fields between two neighbours only, and those that the connection writes itself. */
-static bool is_own_field(const char *line)
+/* Fields between two neighbours only, and those that the connection writes itself: of the length
+ * it knows, unless HEAD was asked. */
+static bool is_own_field(const char *line, bool is_head)
 {
     static const char *const names[] = {
-        "Connection:", "Keep-Alive:", "Transfer-Encoding:", "Date:", "Content-Length:",
-        "Trailer:",    "Upgrade:",    "Proxy-Connection:",  NULL};
-    for (size_t i = 0; names[i]; i++) {
+        "Connection:", "Keep-Alive:", "Transfer-Encoding:", "Date:",
+        "Trailer:",    "Upgrade:",    "Proxy-Connection:",  "Content-Length:"};
+    const size_t n = sizeof names / sizeof names[0] - is_head;
+    for (size_t i = 0; i < n; i++) {
         if (strncasecmp(line, names[i], strlen(names[i])) == 0) return true;
     }
     return false;
 }
 
-static void keep_fields(struct buf *out, const struct buf *fields)
+static void keep_fields(struct buf *out, const struct buf *fields, bool is_head)
 {
     buf_clear(out);
     for (const char *at = buf_str(fields); *at;) {
         size_t n = strcspn(at, "\n");
         n += at[n] == '\n';
-        if (!is_own_field(at)) (void)buf_add(out, at, n);
+        if (!is_own_field(at, is_head)) (void)buf_add(out, at, n);
         at += n;
     }
+}
+
+static bool is_head(const struct relay *r)
+{
+    return strcmp(r->method, "HEAD") == 0;
 }
 
 static bool is_event_stream(const struct buf *fields)
@@ -165,7 +168,7 @@ static void take_head(void *arg, int status, const struct buf *fields)
 {
     struct relay *r = arg;
     lock(r);
-    bool streams = status == 200 && is_event_stream(fields);
+    bool streams = status == 200 && !is_head(r) && is_event_stream(fields);
     /* Should it break, those that were full may be free again. */
     if (streams) r->tried = (struct pool_tried){0};
     if (status == 200) pool_settle(r->all->pool, &r->lease);
@@ -176,7 +179,7 @@ static void take_head(void *arg, int status, const struct buf *fields)
         r->gave_up = !streams;
     } else {
         r->status = status;
-        keep_fields(&r->head, fields);
+        keep_fields(&r->head, fields, is_head(r));
         buf_clear(&r->out);
         if (streams) r->state = RELAY_STREAMING;
         if (streams) wake(r);
@@ -280,7 +283,7 @@ static void end_stream(struct relay *r, bool ok, const char *cause)
 static enum pool_end how_it_ended(const struct relay *r, bool ok)
 {
     if (!r->attached || r->asks_anew) return POOL_LEFT;
-    if (!ok) return r->all->has_one ? POOL_LEFT : POOL_FAILED;
+    if (!ok) return r->all->is_host ? POOL_LEFT : POOL_FAILED;
     bool refused = r->state == RELAY_ASKING && is_refusal(r->status);
     return refused || r->gave_up || r->follow.fails ? POOL_REFUSED : POOL_SERVED;
 }
@@ -487,6 +490,10 @@ static void end_unserved(struct relay *r, const char *why_not)
         (void)buf_add(&r->out, buf_str(&r->refusal), r->refusal.len);
         (void)buf_add(&r->head, buf_str(&r->refusal_head), r->refusal_head.len);
         wake(r);
+    } else if (r->all->is_host) {
+        (void)snprintf(text, sizeof text, "host 0 has not answered%s%.300s", *why_not ? ": " : "",
+                       why_not);
+        refuse(r, 503, "host_away", text);
     } else if (r->tried.n > 0) {
         (void)snprintf(text, sizeof text, "no server has answered; the last one: %.300s", why_not);
         refuse(r, 502, "no_answer", text);
@@ -513,9 +520,9 @@ static void ask(struct relay *r, const char *why_not)
     if (send(r) == FATHOM_OK) return;
     pool_give(r->all->pool, &r->lease, POOL_LEFT, clock_now_us());
     if (r->state == RELAY_RESUMING) {
-        break_stream(r, "the router is out of memory");
+        break_stream(r, "out of memory for the request");
     } else {
-        refuse(r, 500, "out_of_memory", "the router is out of memory");
+        refuse(r, 500, "out_of_memory", "out of memory for the request");
     }
 }
 
@@ -578,15 +585,18 @@ void relay_ask(struct relay *r)
 /* ---- the client's side --------------------------------------------------------------------- */
 
 enum relay_answer relay_take(struct relay *r, int *status, const struct buf **head,
-                             struct buf *body)
+                             struct buf *body, struct api_error *error)
 {
     enum relay_answer how = RELAY_WAIT;
     lock(r);
     *status = r->status;
     *head = &r->head;
     if (r->state == RELAY_STREAMING || r->state == RELAY_RESUMING ||
-        (r->state == RELAY_OVER && is_event_stream(&r->head))) {
+        (r->state == RELAY_OVER && !is_head(r) && is_event_stream(&r->head))) {
         how = RELAY_STREAM;
+    } else if (r->state == RELAY_OVER && r->error.status) {
+        how = RELAY_ERROR;
+        *error = r->error;
     } else if (r->state == RELAY_OVER) {
         how = RELAY_WHOLE;
         *body = r->out;

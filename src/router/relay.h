@@ -32,6 +32,7 @@
 #include <stdatomic.h>
 #include <sys/types.h>
 
+#include "base/api_error.h"
 #include "base/buf.h"
 #include "base/stream_pass.h"
 #include "router/pool.h"
@@ -44,7 +45,7 @@ struct relays {
     struct pool *pool;
     struct pool_secret secret;
     uint32_t max_moves;             /* of a stream to another server */
-    bool has_one;                   /* server, which is asked whatever has failed there before */
+    bool is_host;                   /* the one server is host 0, asked whatever failed before */
     atomic_uint_fast64_t n_prefill; /* prompts that another server has computed */
     atomic_uint_fast64_t n_request, n_retry, n_move, n_unserved;
     atomic_uint n_live;
@@ -67,6 +68,7 @@ struct relay {
     struct buf fields; /* header lines for the server, without a pass */
     uint64_t session;  /* 0: none */
     bool may_move;     /* of a path whose streams can be resumed */
+    bool is_anthropic; /* errors have Anthropic's form */
     struct buf body;
     struct request_view view;
     uint64_t *keys; /* [n_key] */
@@ -93,7 +95,8 @@ struct relay {
     char pages_host[POOL_URL_BYTES]; /* who computes the prompt, or has; "": nobody */
     uint16_t pages_port;
     int status;
-    struct buf head; /* header lines of the answer */
+    struct api_error error; /* the answer, where no server has one */
+    struct buf head;        /* header lines of the answer; to HEAD, its length too */
     struct buf out;
     bool is_late;   /* the server waits until some of `out` has left */
     bool is_broken; /* the stream ends early */
@@ -121,14 +124,15 @@ fathom_err relay_create(struct relay **out, struct relays *all, struct upstream 
 void relay_ask(struct relay *r);
 
 /* What the client's side does next. */
-enum relay_answer { RELAY_WAIT, RELAY_STREAM, RELAY_WHOLE };
+enum relay_answer { RELAY_WAIT, RELAY_STREAM, RELAY_WHOLE, RELAY_ERROR };
 
 /* relay_take - what there is to answer with
  *
  *   status, head  set for STREAM and WHOLE; head is borrowed until relay_detach
- *   body          of WHOLE, moved to the caller */
+ *   body          of WHOLE, moved to the caller
+ *   error         set for ERROR: no server has answered */
 enum relay_answer relay_take(struct relay *r, int *status, const struct buf **head,
-                             struct buf *body);
+                             struct buf *body, struct api_error *error);
 
 /* relay_read - bytes of a stream: 1 to max; 0: none yet; RELAY_END; RELAY_BROKEN */
 enum { RELAY_END = -1, RELAY_BROKEN = -2 };
@@ -137,8 +141,5 @@ ssize_t relay_read(struct relay *r, char *bytes, size_t max);
 /* relay_detach - the client is gone or has its answer: a call under way is given up. Drops the
  * client's reference. */
 void relay_detach(struct relay *r);
-
-/* relay_write_error - an error in the form of OpenAI's APIs */
-fathom_err relay_write_error(struct buf *out, const char *code, const char *text);
 
 #endif

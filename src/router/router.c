@@ -126,6 +126,7 @@ static fathom_err open_port(struct router *r, fathom_diag *d)
                                        .unread_timeout_ms = UNREAD_MS,
                                        .max_unread_bytes = UNREAD_BYTES};
     TRY(gate_create(&r->gate, &limits));
+    r->front.port.gate = r->gate;
     TRY(listen_begin(r->listen_fd, d));
     const struct loop_setup setup = {.name = "http",
                                      .n_thread = r->o.n_http_thread,
@@ -148,12 +149,17 @@ static fathom_err open_all(struct router *r, fathom_diag *d)
     r->relays.pool = r->pool;
     r->relays.secret = r->o.secret;
     r->relays.max_moves = r->o.max_moves;
-    r->relays.has_one = r->o.is_host;
+    r->relays.is_host = r->o.is_host;
     r->front.relays = &r->relays;
     r->front.admin_key = r->o.admin_key;
     r->front.host = r->o.is_host ? &r->host : NULL;
-    r->front.names = (struct host_names){r->o.host, r->o.allowed_hosts, r->o.n_allowed_host,
-                                         listen_is_on_loopback(r->listen_fd)};
+    r->front.port =
+        (struct port_rules){.names = {r->o.host, r->o.allowed_hosts, r->o.n_allowed_host,
+                                      listen_is_on_loopback(r->listen_fd)},
+                            .root_path = r->o.root_path,
+                            .origins = r->o.origins,
+                            .n_origin = r->o.n_origin,
+                            .allow_credentials = r->o.allow_credentials};
     TRY(discover_start(r->discover, d));
     return open_port(r, d);
 }

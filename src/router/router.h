@@ -28,6 +28,10 @@ struct router_options {
     uint16_t port;                    /* 0: one that is free (router_port tells) */
     const char *const *allowed_hosts; /* names of it: http/host_names.h */
     size_t n_allowed_host;
+    const char *root_path; /* of a host, as the next three: as in port_rules */
+    const char *const *origins;
+    size_t n_origin;
+    bool allow_credentials;
     const char *const *servers; /* addresses, or names of discover.h; more may come while it runs */
     size_t n_server;
     const char *const *prefills; /* servers that compute prompts for those */

@@ -18,9 +18,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/api_error.h"
 #include "base/buf.h"
 #include "fathom/fathom.h"
-#include "server/api/api_error.h"
 
 struct served;
 struct server_state;

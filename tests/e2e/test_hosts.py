@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|moved|drained|ports|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|
+    test_hosts.py same|lost|moved|drained|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|
         gpu_sums|gpu_sums_four|gpu_sums_lost|gpu_lanes|gpu_lanes_four|gpu_lanes_lost|gpu_ahead|pmix|refused
         PROGRAM
 
@@ -9,7 +9,6 @@ same: answers are those of two ranks in one process, many at once, with log-prob
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
 moved: behind a router nobody sees that the other host is killed: the streams go on at a server of one host.
 drained: an answer that outlasts host 0's drain is told so; the other host, told to end before, stays till then.
-ports: each host has a port, whose requests its own lanes compute; a client that leaves, a host 0 that is lost.
 stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
 lanes, lanes_lost: likewise of hosts whose ranks have requests of their own.
 gpu, gpu_one_each, gpu_lost: likewise of stages on GPUs, two or one of them a stage, which the program
@@ -24,22 +23,17 @@ refused: hosts that do not belong together, and options that do not.
 """
 
 import atexit
-import base64
 import ctypes.util
-import http.client
 import json
 import os
 import re
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from certificates import make_certificate
 from served import HANG_S, Log, Server, take_program, wait_until
 from test_router import Router, ask, events_of
 
@@ -489,164 +483,6 @@ def drained():
     assert other.process.wait(timeout=HANG_S) == 0, other.text()
 
 
-class Port(Server):
-    """Another host than host 0, with a port. It is there before host 0 is."""
-
-    def __init__(self, *flags):  # pylint: disable=super-init-not-called
-        self.log = Log()
-        self.process = subprocess.Popen([Server.path, "serve", "--port", "0", *self.always, *flags],
-                                        stdout=self.log, stderr=self.log)
-        atexit.register(self.kill)
-        found = re.compile(r"^address +https?://([^:]+):(\d+)/v1", re.M).search
-        wait_until(lambda: found(self.log.text()))
-        self.host, self.port = found(self.log.text()).group(1), int(found(self.log.text()).group(2))
-
-    def text(self):
-        return self.log.text()
-
-
-def two_ports():
-    """The second is host 0's inner port."""
-    while True:
-        port = free_port()
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port + 1))
-                return port
-            except OSError:
-                pass
-
-
-def get(server, path, headers=None, port=None):
-    connection = http.client.HTTPConnection(server.host, port or server.port, timeout=HANG_S)
-    connection.request("GET", path, headers=headers or {})
-    answer = connection.getresponse()
-    text = answer.read().decode()
-    connection.close()
-    return answer.status, text
-
-
-def lanes_of(server):
-    """{rank: requests that run there}, as its port tells."""
-    name = re.compile(r'fathom_lane_running\{.*dp_rank="(\d+)"\}')
-    return {int(m[1]): int(v) for k, v in server.metrics().items() if (m := name.match(k))}
-
-
-def begin(server, n, headers=None):
-    """A stream of n tokens whose first event has come."""
-    connection = server.connect()
-    connection.request("POST", "/v1/completions", json.dumps({**body_of(1, n), "stream": True}), headers or {})
-    answer = connection.getresponse()
-    assert answer.status == 200, answer.read()
-    answer.readline()
-    return connection, answer
-
-
-def ports():
-    port, four = two_ports(), ("-dp", "4", "-dpl", "2", "-ep")
-    flags = (*FLAGS, *four, "--data-parallel-rpc-port", str(port))
-    other = Port(*flags, "-dph", "-dpr", "2")
-    status, text = get(other, "/ready")
-    assert status == 503 and "this host has not joined host 0 yet" in text, text
-    first = Server(*flags, "-dph")
-    wait_until(lambda: ready(other)[0] == 200)
-    line = last_line(*flags, "--headless", "-dpr", "2")
-    assert "layout: host 1 and host 0" in line, line
-    taken = last_line(*FLAGS, *four, "-dph", "--master-port", str(port - 1), "--port", "0")
-    assert f"{port} for the other hosts' requests: --master-addr is" in taken, taken
-    # the same answers, whole and as they come
-    assert answers(first) == answers(other)
-    chat = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 20, "seed": 5}
-    texts = [[c["choices"] for c in s.stream("/v1/chat/completions", chat)] for s in (first, other)]
-    assert texts[0] == texts[1] and len(texts[0]) > 5
-    # each at the lanes of its host, of the header those that it counts from 0
-    under_way = [begin(other, N_LONG), begin(other, N_LONG)]
-    assert (lanes_of(first), lanes_of(other)) == ({0: 0, 1: 0}, {2: 1, 3: 1})
-    under_way += [begin(first, N_LONG), begin(other, N_LONG, {"X-data-parallel-rank": "1"})]
-    assert sum(lanes_of(first).values()) == 1 and lanes_of(other) == {2: 1, 3: 2}
-    running = [sum(v for k, v in s.metrics().items() if k.startswith("vllm:num_requests_running"))
-               for s in (first, other)]
-    assert running == [1, 3]
-    loads = [json.loads(get(s, "/load")[1]) for s in (first, other)]
-    assert [(d["running"], d["server_load"]) for d in loads] == [(1, 1), (3, 3)], loads
-    status, text = get(other, "/metrics")
-    assert status == 200 and "fathom_ready" in text and "_total" not in text, text
-    connection = other.connect()
-    connection.request("POST", "/v1/completions", json.dumps(body_of(1)), {"X-data-parallel-rank": "2"})
-    answer = connection.getresponse()
-    assert answer.status == 400 and b"needed is 0 to 1" in answer.read()
-    # clients that leave leave host 0 too
-    for c, answer in under_way:
-        answer.close()
-        c.close()
-    first.wait_idle()
-    wait_until(lambda: sum(v for k, v in first.metrics().items() if k.startswith("fathom_disconnects_total")) == 4)
-    # who is no host is not let in beside the port for clients
-    forged = {"X-Fathom-Host": "1-" + 32 * "0"}
-    assert [get(first, "/health", h, port + 1)[0] for h in ({}, forged)] == [401, 401]
-    assert get(other, "/health", forged)[0] == 200
-    # host 0 goes in the middle of a stream, and comes back
-    connection, answer = begin(other, N_LONG)
-    first.kill()
-    try:
-        answer.read()
-        assert False, "a stream that was cut off ends as if it were whole"
-    except http.client.IncompleteRead:
-        pass
-    wait_until(lambda: get(other, "/health")[0] == 503)
-    wait_until(lambda: "host 0 is lost: " in get(other, "/health")[1])
-    assert "host 0 is lost: " in get(other, "/ready")[1]
-    first = Server(*flags, "-dph")
-    wait_until(lambda: ready(other)[0] == 200)
-    assert answers(first) == answers(other)
-    assert other.text().count("weights_digest begins") == 1, other.text()
-    # both are told to end: what runs is answered
-    connection, answer = begin(other, N_LAST)
-    other.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: "shutting_down" in get(other, "/ready")[1])
-    assert first.stop() == 0
-    assert answer.read().decode().endswith("data: [DONE]\n\n")
-    assert other.process.wait(timeout=HANG_S) == 0, other.text()
-    ports_of_ranks()
-
-
-def ports_of_ranks():
-    """A rank in each process, as vLLM's lines of them start it; a key, and TLS where clients come."""
-    port = two_ports()
-    flags = (*FLAGS, "-dp", "2", "-ep", "-dpa", "127.0.0.1", "-dpp", str(port))
-    with tempfile.TemporaryDirectory() as folder:
-        key, certificate = make_certificate(folder, "host")
-        tls = ("--ssl-certfile", certificate, "--ssl-keyfile", key)
-        other = Port(*flags, *tls, "--ssl-ca-certs", certificate, "-dpn", "1")
-        first = Server(*flags, "-dpn", "0", "--api-key", "secret", "--open-metrics")
-        context = ssl.create_default_context(cafile=certificate)
-        context.check_hostname = False
-
-        def status(key, *shown, page=None):
-            if shown:
-                context.load_cert_chain(*shown)
-            c = http.client.HTTPSConnection(other.host, other.port, timeout=HANG_S, context=context)
-            login = "Basic " + base64.b64encode((":" + key).encode()).decode()
-            headers = {"Authorization": login, "Origin": page} if page else {"Authorization": "Bearer " + key}
-            c.request("POST", "/v1/completions", json.dumps(body_of(0)), headers)
-            return c.getresponse().status
-
-        wait_until(lambda: ready(first)[0] == 200)
-        wait_until(lambda: "ready " in other.text())
-        assert status("secret") == 403  # it has no certificate
-        assert status("another", certificate, key) == 401
-        assert status("secret") == 200
-        # the login of a browser is for the page of the port that it came to
-        assert status("secret", page=f"https://{other.host}:{other.port}") == 200
-        assert status("secret", page=f"https://{first.host}:{first.port}") == 401
-        assert lanes_of(first) == {0: 0}
-        other.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: "reloaded: the TLS certificate" in other.text())
-        assert status("secret") == 200
-        assert first.stop() == 0
-        other.kill()
-
-
 def last_line(*words, env=None):
     p = subprocess.run([Server.path, "serve", *words], capture_output=True, text=True,
                        timeout=HANG_S, env=env, check=False)
@@ -719,7 +555,7 @@ def refused():
 def main():
     part = sys.argv.pop(1)
     take_program(sys.argv)
-    {"same": same, "lost": lost, "moved": moved, "drained": drained, "ports": ports, "refused": refused, "pmix": pmix, "gpu": gpu,
+    {"same": same, "lost": lost, "moved": moved, "drained": drained, "refused": refused, "pmix": pmix, "gpu": gpu,
      "gpu_one_each": gpu_one_each, "gpu_lost": gpu_lost, "gpu_sums": gpu_sums,
      "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "gpu_lanes": gpu_lanes,
      "gpu_lanes_four": gpu_lanes_four, "gpu_lanes_lost": gpu_lanes_lost, "gpu_ahead": gpu_ahead, "stages": stages,

@@ -421,8 +421,20 @@ def check_errors(router):
     connection = router.connect()
     connection.request("POST", "/instances/add", json.dumps({"url": "http://127.0.0.1:1"}),
                        {"Origin": "http://evil.example"})
-    assert connection.getresponse().status == 403
+    answer = connection.getresponse()
+    assert answer.status == 403 and json.loads(answer.read())["error"]["type"] == "authentication_error"
     connection.close()
+    # HEAD tells how long the answer to GET is, the router's own too
+    for path in ("/v1/models", "/health"):
+        n = []
+        for method in ("GET", "HEAD"):
+            connection = router.connect()
+            connection.request(method, path)
+            answer = connection.getresponse()
+            n.append(int(answer.getheader("Content-Length")))
+            assert answer.status == 200 and len(answer.read()) == (n[0] if method == "GET" else 0)
+            connection.close()
+        assert n[0] == n[1] > 0, (path, n)
     # a web page that has its own name lead here
     for path in ("/v1/models", "/instances"):
         for host, want in (("evil.example", 403), ("localhost:9000", 200), ("the.router", 200)):

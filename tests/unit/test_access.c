@@ -128,62 +128,6 @@ static void a_path_is_one_printable_line(void **state)
     assert_string_equal(out, "/a");
 }
 
-static void origins_are_told_when_they_may_ask(void **state)
-{
-    (void)state;
-    static const char *const all[] = {"*"};
-    static const char *const two[] = {"https://a", "https://b"};
-    struct server_options o = {.origins = all, .n_origin = 1};
-    bool varies;
-    assert_string_equal(access_origin(&o, "https://x", &varies), "*");
-    assert_string_equal(access_origin(&o, NULL, &varies), "*");
-    assert_false(varies);
-    o.allow_credentials = true; /* "*" does not go with credentials */
-    assert_string_equal(access_origin(&o, "https://x", &varies), "https://x");
-    assert_true(varies);
-    assert_null(access_origin(&o, NULL, &varies));
-    o = (struct server_options){.origins = two, .n_origin = 2};
-    assert_string_equal(access_origin(&o, "https://b", &varies), "https://b");
-    assert_true(varies);
-    assert_null(access_origin(&o, "https://c", &varies));
-    assert_null(access_origin(&o, "https://b\r\nX: y", &varies));
-    assert_null(access_origin(&(struct server_options){0}, "https://a", &varies));
-    assert_false(varies);
-}
-
-static void a_prefix_of_a_proxy_is_taken_off(void **state)
-{
-    (void)state;
-    const struct server_options o = {.root_path = "/llm/"};
-    assert_string_equal(access_path(&o, "/llm/v1/models"), "/v1/models");
-    assert_string_equal(access_path(&o, "/llm"), "/");
-    assert_string_equal(access_path(&o, "/llmv1"), "/llmv1");
-    assert_string_equal(access_path(&o, "/v1/models"), "/v1/models");
-    assert_string_equal(access_path(&(struct server_options){.root_path = "/"}, "/v1"), "/v1");
-    assert_string_equal(access_path(&(struct server_options){0}, "/v1"), "/v1");
-}
-
-static void ids_of_clients_are_taken_when_they_are_harmless(void **state)
-{
-    (void)state;
-    char id[REQUEST_ID_BYTES];
-    char long_id[REQUEST_ID_BYTES + 1];
-    access_request_id(id, "trace-1:2/3");
-    assert_string_equal(id, "trace-1:2/3");
-    static const char *const bad[] = {NULL, "", "a b", "a\nb", "a\"b", "a\\b", "\xc3\xa9"};
-    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        access_request_id(id, bad[i]);
-        assert_string_equal(id, "");
-    }
-    memset(long_id, 'x', sizeof long_id);
-    long_id[REQUEST_ID_BYTES] = '\0';
-    access_request_id(id, long_id);
-    assert_string_equal(id, "");
-    long_id[REQUEST_ID_BYTES - 1] = '\0';
-    access_request_id(id, long_id);
-    assert_string_equal(id, long_id);
-}
-
 static void a_line_of_the_access_log_is_json(void **state)
 {
     (void)state;
@@ -226,9 +170,6 @@ int main(void)
         cmocka_unit_test(pages_of_others_are_told_from_the_own),
         cmocka_unit_test(hosts_of_a_loopback_server_are_known),
         cmocka_unit_test(a_path_is_one_printable_line),
-        cmocka_unit_test(origins_are_told_when_they_may_ask),
-        cmocka_unit_test(a_prefix_of_a_proxy_is_taken_off),
-        cmocka_unit_test(ids_of_clients_are_taken_when_they_are_harmless),
         cmocka_unit_test(a_line_of_the_access_log_is_json),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
 /* test_api_error.c - the error body, and which status an error gets */
-#include "server/api/api_error.h"
+#include "base/api_error.h"
 
 #include <string.h>
 

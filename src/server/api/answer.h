@@ -14,9 +14,9 @@
 #ifndef FATHOM_SERVER_API_ANSWER_H
 #define FATHOM_SERVER_API_ANSWER_H
 
+#include "base/api_error.h"
 #include "chat/chat.h"
 #include "fathom/fathom.h"
-#include "server/api/api_error.h"
 #include "server/api/api_request.h"
 #include "server/api/logprob.h"
 #include "server/api/text.h"

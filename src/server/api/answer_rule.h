@@ -10,8 +10,8 @@
 #include <jansson.h>
 #include <stdbool.h>
 
+#include "base/api_error.h"
 #include "chat/answer_grammar.h"
-#include "server/api/api_error.h"
 
 enum tool_choice {
     TOOL_CHOICE_AUTO,     /* the model decides */

@@ -13,11 +13,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/api_error.h"
 #include "base/json_arena.h"
 #include "base/limits.h"
 #include "fathom/fathom.h"
 #include "server/api/answer_rule.h"
-#include "server/api/api_error.h"
 
 /* The endpoints that have a prompt; from API_COUNT_TOKENS on without the engine (api_answers). */
 enum api_kind {

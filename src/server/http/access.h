@@ -1,12 +1,16 @@
-/* access.h - who may ask, from which web page, under which path, and by what name
+/* access.h - what headers say of who asks: keys, logins, pages, lanes
  *
- * Pure functions of the server's options and of headers.
+ * Pure functions of headers.
  */
 #ifndef FATHOM_SERVER_HTTP_ACCESS_H
 #define FATHOM_SERVER_HTTP_ACCESS_H
 
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
 #include "base/buf.h"
-#include "server/server_options.h"
+#include "fathom/err.h"
 
 /* access_bearer - the key in the value of an Authorization header; NULL: the value holds none */
 const char *access_bearer(const char *authorization);
@@ -30,32 +34,16 @@ struct access_asker {
  * Browsers that tell neither site nor origin do so where nothing can be changed, so GET counts. */
 bool access_is_own_page(const struct access_asker *a);
 
-/* access_origin - the value of Access-Control-Allow-Origin
- *
- *   origin  of the web page that asks; NULL: none asks, or it does not say
- *   varies  whether the value depends on the origin
- * Returns NULL: there is no such header. */
-const char *access_origin(const struct server_options *o, const char *origin, bool *varies);
-
 /* access_list - "a, b"; `any` instead when the list holds "*" */
 fathom_err access_list(struct buf *out, const char *const *items, size_t n, const char *any);
-
-/* access_path - what follows --root-path, or the whole path when it does not begin so */
-const char *access_path(const struct server_options *o, const char *path);
 
 /* access_copy_path - a path as one printable line for logs and messages, cut to bytes - 1: '?'
  * stands for control characters, for those that change lines or the direction of text, and, where
  * a path is not UTF-8, for each byte beyond ASCII */
 void access_copy_path(char *out, size_t bytes, const char *path);
 
-enum { REQUEST_ID_BYTES = 129 };
-
 /* access_lane - the number in a header X-data-parallel-rank; -1 for none, and for what is no
  * number, which vLLM passes over too */
 int32_t access_lane(const char *given);
-
-/* access_request_id - the client's X-Request-Id if it is 1 to 128 printable characters of ASCII
- * without quotes, else "" */
-void access_request_id(char out[REQUEST_ID_BYTES], const char *given);
 
 #endif

@@ -12,7 +12,6 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
-#include "http/gate.h"
 #include "http/head.h"
 #include "server/api/sse.h"
 #include "server/http/access.h"
@@ -37,9 +36,8 @@ struct exchange {
     const char *rest;          /* of a prefix route: in path */
     const struct route *route; /* NULL: none; then error is set */
     struct api_error error;    /* decided from the headers, told after the body */
-    char *allow_origin;        /* header of CORS; NULL: none */
-    bool varies;               /* with the page that asks */
-    char *asked_headers;       /* of a preflight; NULL: not said */
+    struct port_asker asker;
+    char *asked_headers; /* of a preflight; NULL: not said */
     bool preflight;
     bool refused_method;
     char query[QUERY_MAX_BYTES]; /* of a route that looks at it */
@@ -54,10 +52,10 @@ struct exchange {
     struct job *job;                     /* NULL: answered without the engine */
     const struct api_warnings *warnings; /* the job's; NULL: none yet */
     bool streams;
-    char id[ANSWER_ID_BYTES];          /* of the answer; "": none */
-    char request_id[REQUEST_ID_BYTES]; /* the client's; "": the answer's is told instead */
-    int32_t lane;                      /* that it asks for; -1: none */
-    uint32_t host;                     /* whose client asks */
+    char id[ANSWER_ID_BYTES];                           /* of the answer; "": none */
+    int32_t lane;                                       /* that it asks for; -1: none */
+    uint32_t host;                                      /* whose client asks */
+    char remote[REMOTE_BYTES];                          /* that client's address */
     enum { LOAD_NONE, LOAD_TEXT, LOAD_JSON } load_form; /* of a report in the answer's head */
     int status;
     uint64_t start_us;
@@ -84,21 +82,7 @@ static bool has_prompt(const struct exchange *x)
 /* Errors have the form of the API that was asked. */
 static bool is_anthropic(const struct exchange *x)
 {
-    static const char messages[] = "/v1/messages/"; /* of which there are more than are served */
-    if (!x->route) return strncmp(access_path(x->o, x->path), messages, sizeof messages - 1) == 0;
-    return has_prompt(x) && api_is_anthropic((enum api_kind)x->route->api);
-}
-
-/* A browser shows the answer to a web page when these headers allow it. */
-static void add_cors_headers(const struct exchange *x, struct buf *fields)
-{
-    if (x->varies) add_header(fields, "Vary", "Origin");
-    if (!x->allow_origin) return;
-    add_header(fields, "Access-Control-Allow-Origin", x->allow_origin);
-    if (x->o->allow_credentials) add_header(fields, "Access-Control-Allow-Credentials", "true");
-    if (!x->preflight) {
-        add_header(fields, "Access-Control-Expose-Headers", "X-Request-Id, Retry-After, warnings");
-    }
+    return port_is_anthropic(&x->all->port, x->path);
 }
 
 /* What of the request has been passed over. */
@@ -128,9 +112,7 @@ static void add_load(const struct exchange *x, struct buf *fields)
 
 static void add_common_headers(const struct exchange *x, struct buf *fields)
 {
-    const char *id = x->request_id[0] ? x->request_id : x->id;
-    add_cors_headers(x, fields);
-    if (*id) add_header(fields, "X-Request-Id", id);
+    port_add_fields(&x->all->port, &x->asker, x->id, x->preflight, fields);
     if (x->id[0] && is_anthropic(x)) add_header(fields, "request-id", x->id);
     if (x->warnings && x->warnings->n) add_warnings(x->warnings, fields);
     add_load(x, fields);
@@ -183,9 +165,7 @@ static void reply(struct exchange *x, int status, struct buf *body, unsigned ret
 static void reply_error(struct exchange *x, const struct api_error *e)
 {
     struct buf body = {0};
-    fathom_err err =
-        is_anthropic(x) ? api_error_write_anthropic(&body, e) : api_error_write(&body, e);
-    if (err) {
+    if (port_write_error(&body, e, is_anthropic(x)) != FATHOM_OK) {
         buf_free(&body);
         connection_end(x->connection);
         return;
@@ -281,7 +261,7 @@ static void start_job(struct exchange *x)
 {
     const struct job_setup setup = {.api = (enum api_kind)x->route->api,
                                     .tenant = x->tenant,
-                                    .request_id = x->request_id,
+                                    .request_id = x->asker.request_id,
                                     .lane = x->lane,
                                     .host = x->host,
                                     .gzip = x->gzip,
@@ -363,25 +343,16 @@ static bool may_ask(struct exchange *x, const struct head *h)
         if (x->host > 0) return true;
         (void)api_error_set(&x->error, 401, "invalid_api_key", NULL,
                             "this port is for hosts that compute the model with this one");
-    } else if (!connection_client_is_known(x->connection)) {
-        (void)api_error_set(&x->error, 403, "client_certificate", NULL,
-                            "this server asks for a client certificate that its authorities have "
-                            "signed");
-    } else if (!host_names_take(&x->all->names, h->host)) {
-        (void)api_error_set(&x->error, 403, "host_not_allowed", NULL,
-                            "the header Host names \"%.100s\", and this server is called "
-                            "localhost or by its address; start it with --allowed-hosts %.100s if "
-                            "that is its name",
-                            h->host, h->host);
+        return false;
     }
-    return !x->error.status;
+    return port_check(&x->all->port, x->connection, h->host, &x->error);
 }
 
 /* Decides from the headers what the request will get. A job is made after the body. */
 static void choose_route(struct exchange *x, const struct head *h)
 {
     unsigned method = route_method(x->method);
-    x->route = route_find(access_path(x->o, x->path), &x->rest);
+    x->route = route_find(port_path(&x->all->port, x->path), &x->rest);
     if (!may_ask(x, h)) return;
     if (x->route && method == METHOD_OPTIONS) {
         x->preflight = true;
@@ -390,18 +361,14 @@ static void choose_route(struct exchange *x, const struct head *h)
                             "the API key is missing or wrong; send it as \"Authorization: Bearer "
                             "KEY\"");
     } else if (!x->route) {
-        (void)route_refuse_path(x->method, access_path(x->o, x->path), &x->error);
+        (void)route_refuse_path(x->method, port_path(&x->all->port, x->path), &x->error);
     } else if (!(x->route->methods & method)) {
         x->refused_method = true;
         (void)api_error_set(&x->error, 405, "method_not_allowed", NULL,
                             "%s does not take %.16s; it takes %s", x->route->path, x->method,
                             route_allow(x->route));
     } else if (has_prompt(x) && connection_is_over_limit(x->connection)) {
-        x->error.retry_after_s = 1;
-        (void)api_error_set(&x->error, 503, "too_many_connections", NULL,
-                            "%u connections are open, which is the limit (--max-connections, "
-                            "within ulimit -n); try again later",
-                            gate_max(x->all->routes.gate));
+        port_refuse_connections(&x->error, &x->all->port);
     } else if (is_anthropic(x) && !is_known_version(h)) {
         (void)api_error_set(&x->error, 400, "unsupported_value", "anthropic-version",
                             "the header anthropic-version names a version that is not served; "
@@ -427,46 +394,41 @@ static void read_load_form(struct exchange *x, const char *form)
     if (strcasecmp(form, "JSON") == 0) x->load_form = LOAD_JSON;
 }
 
+/* Of a client of another host that host has told it. */
+static void take_remote(struct exchange *x, const struct head *h)
+{
+    const char *remote = connection_remote(x->connection);
+    if (x->all->is_inner &&
+        host_pass_read(&x->host, head_find(h, HOST_PASS_HEADER), x->o->n_host, x->o->inner_key)) {
+        remote = head_find(h, HOST_CLIENT_HEADER);
+    }
+    (void)snprintf(x->remote, sizeof x->remote, "%s", remote ? remote : "");
+}
+
 /* Keeps what of the head the answer will need. */
 static fathom_err keep_head(struct exchange *x, const struct head *h)
 {
     char stream[8];
-    const char *origin = access_origin(x->o, head_find(h, "Origin"), &x->varies);
     const char *asked = head_find(h, "Access-Control-Request-Headers");
     (void)snprintf(x->method, sizeof x->method, "%s", h->method);
     access_copy_path(x->path, sizeof x->path, h->path);
-    access_request_id(x->request_id, head_find(h, "X-Request-Id"));
     x->lane = access_lane(head_find(h, "X-data-parallel-rank"));
     read_load_form(x, head_find(h, "endpoint-load-metrics-format"));
     (void)snprintf(x->query, sizeof x->query, "%s", h->query);
     (void)stream_pass_read(&x->pass, head_find(h, STREAM_PASS_HEADER), &x->o->pool_secret,
                            is_near(x));
-    if (x->all->is_inner)
-        (void)host_pass_read(&x->host, head_find(h, HOST_PASS_HEADER), x->o->n_host,
-                             x->o->inner_key);
+    take_remote(x, h);
     x->wants_stream = head_query(h, "stream", stream, sizeof stream) && !strcmp(stream, "true");
-    if (origin && !(x->allow_origin = mem_strdup(origin))) return FATHOM_ENOMEM;
+    TRY(port_asker_read(&x->asker, &x->all->port, h));
     if (asked && !(x->asked_headers = mem_strdup(asked))) return FATHOM_ENOMEM;
     return FATHOM_OK;
-}
-
-static void refuse_form(struct exchange *x, int status, const char *text)
-{
-    (void)api_error_set(&x->error, status, "malformed_request", NULL,
-                        "%s; the connection is closed", text);
-}
-
-static void refuse_size(struct exchange *x)
-{
-    (void)api_error_set(&x->error, 413, "request_too_large", NULL,
-                        "the request body is larger than %d bytes", LIMIT_HTTP_BODY_BYTES);
 }
 
 static void free_exchange(struct exchange *x)
 {
     state_drop_bytes(x->all->routes.state, x->body.len);
     buf_free(&x->body);
-    mem_free(x->allow_origin);
+    port_asker_free(&x->asker);
     mem_free(x->asked_headers);
     mem_free(x);
 }
@@ -483,7 +445,7 @@ static void *begin_exchange(void *arg, struct connection *c, const struct head *
     x->body.limit = LIMIT_HTTP_BODY_BYTES;
     if (!h) {
         x->method[0] = x->path[0] = '-';
-        refuse_form(x, fault->status, fault->text);
+        port_refuse_form(&x->error, fault->status, fault->text);
         return x;
     }
     if (keep_head(x, h) != FATHOM_OK) {
@@ -493,7 +455,7 @@ static void *begin_exchange(void *arg, struct connection *c, const struct head *
     choose_route(x, h);
     if (h->length > LIMIT_HTTP_BODY_BYTES) {
         *at_once = true;
-        refuse_size(x);
+        port_refuse_size(&x->error, LIMIT_HTTP_BODY_BYTES);
     } else if (h->wants_continue && x->error.status) {
         *at_once = true;
     }
@@ -510,18 +472,14 @@ static void keep_body(struct exchange *x, const char *bytes, size_t n)
 {
     struct server_state *state = x->all->routes.state;
     if (!state_hold_bytes(state, n)) {
-        x->error.retry_after_s = 1;
-        (void)api_error_set(&x->error, 429, "server_busy", NULL,
-                            "the bodies of requests on their way hold %u bytes, which is the "
-                            "limit; try again later",
-                            x->o->max_held_bytes);
+        port_refuse_bodies(&x->error, x->o->max_held_bytes);
         drop_body(x);
         return;
     }
     if (buf_add(&x->body, bytes, n) == FATHOM_OK) return;
     state_drop_bytes(state, n);
     if (x->body.over_limit) {
-        refuse_size(x);
+        port_refuse_size(&x->error, LIMIT_HTTP_BODY_BYTES);
     } else {
         (void)api_error_set(&x->error, 500, NULL, NULL, "out of memory for the request body");
     }
@@ -568,7 +526,7 @@ static void answer_route(struct exchange *x)
 static void answer_exchange(void *arg, const char *fault)
 {
     struct exchange *x = arg;
-    if (fault) refuse_form(x, 400, fault);
+    if (fault) port_refuse_form(&x->error, 400, fault);
     if (x->keep_body && !x->error.status && atomic_load(&x->all->routes.state->draining)) {
         x->error.retry_after_s = 5;
         (void)api_error_set(&x->error, 503, "shutting_down", NULL, "the server is shutting down");
@@ -604,9 +562,9 @@ static void log_exchange(const struct exchange *x, const struct job_summary *j)
 static void log_access(const struct exchange *x, const struct job_summary *j)
 {
     if (!x->all->access_log) return;
-    const struct access_entry e = {.request_id = x->request_id,
+    const struct access_entry e = {.request_id = x->asker.request_id,
                                    .id = x->id,
-                                   .remote = connection_remote(x->connection),
+                                   .remote = x->remote,
                                    .method = x->method,
                                    .path = x->path,
                                    .status = x->job      ? j->status

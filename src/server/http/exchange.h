@@ -13,13 +13,13 @@
 #define FATHOM_SERVER_HTTP_EXCHANGE_H
 
 #include "http/connection.h"
-#include "http/host_names.h"
+#include "http/port.h"
 #include "server/http/route.h"
 
 /* What all exchanges of a port share; fixed. */
 struct exchange_env {
     struct route_env routes;
-    struct host_names names;
+    struct port_rules port;
     struct access_log *access_log; /* NULL: none */
     bool is_inner; /* other hosts hand on what their clients ask, by a host_pass.h; names and
                       certificates of clients are theirs to look at */

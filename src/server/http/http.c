@@ -56,11 +56,22 @@ static fathom_err start_inner(struct http *h, fathom_diag *d)
     return loop_open(&h->inner_loop, &setup, d);
 }
 
+static struct port_rules rules_of(const struct http *h)
+{
+    const struct server_options *o = h->o;
+    return (struct port_rules){.names = {o->host, o->allowed_hosts, o->n_allowed_host,
+                                         listen_is_on_loopback(h->listen_fd)},
+                               .gate = h->exchanges.routes.gate,
+                               .root_path = o->root_path,
+                               .origins = o->origins,
+                               .n_origin = o->n_origin,
+                               .allow_credentials = o->allow_credentials};
+}
+
 static fathom_err start(struct http *h, fathom_diag *d)
 {
     TRY(tls_create(&h->tls, &h->o->tls, d));
-    h->exchanges.names = (struct host_names){h->o->host, h->o->allowed_hosts, h->o->n_allowed_host,
-                                             listen_is_on_loopback(h->listen_fd)};
+    h->exchanges.port = rules_of(h);
     raise_file_limit(h);
     TRY(listen_begin(h->listen_fd, d));
     const struct loop_setup setup = {.name = "http",

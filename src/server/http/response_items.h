@@ -4,8 +4,8 @@
 
 #include <stdbool.h>
 
+#include "base/api_error.h"
 #include "base/buf.h"
-#include "server/api/api_error.h"
 
 enum { ITEM_ID_BYTES = 32, ITEM_PAGE_MAX = 100 };
 

@@ -5,8 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/api_error.h"
 #include "base/buf.h"
-#include "server/api/api_error.h"
 
 struct gate;
 struct health;

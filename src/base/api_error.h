@@ -3,8 +3,8 @@
  * Clients choose their exception by the status and retry on 408, 409, 429 and 5xx, so a fault of
  * the request is never answered with 5xx.
  */
-#ifndef FATHOM_SERVER_API_ERROR_H
-#define FATHOM_SERVER_API_ERROR_H
+#ifndef FATHOM_BASE_API_ERROR_H
+#define FATHOM_BASE_API_ERROR_H
 
 #include "base/buf.h"
 #include "fathom/err.h"

@@ -1,5 +1,5 @@
 /* api_error.c - statuses, codes and the two forms of an error */
-#include "server/api/api_error.h"
+#include "base/api_error.h"
 
 #include <stdarg.h>
 #include <stdio.h>
