@@ -58,6 +58,20 @@ void openai_chunk_end(struct answer *a, bool tell_prompt)
     sse_end(&a->out);
 }
 
+fathom_err openai_write_flat(struct choice *c, void (*write_choice)(struct buf *, struct choice *),
+                             bool tell_prompt)
+{
+    struct answer *a = c->answer;
+    openai_chunk_begin(a);
+    write_choice(&a->out, c);
+    openai_chunk_end(a, tell_prompt);
+    c->begun = true;
+    buf_clear(&c->content);
+    buf_clear(&c->ids);
+    logprob_list_clear(&c->logprobs);
+    return buf_status(&a->out);
+}
+
 void openai_write_ids(struct buf *b, const char *key, const struct buf *ids)
 {
     (void)buf_printf(b, ",\"%s\":[", key);

@@ -13,6 +13,12 @@ fathom_err openai_chunk_open(struct answer *a, const char *object);
 void openai_chunk_begin(struct answer *a);
 void openai_chunk_end(struct answer *a, bool tell_prompt);
 
+/* openai_write_flat - a chunk of a choice whose object is the body's too: what is told is forgotten
+ *
+ *   write_choice, tell_prompt  as in openai_close and openai_chunk_end */
+fathom_err openai_write_flat(struct choice *c, void (*write_choice)(struct buf *, struct choice *),
+                             bool tell_prompt);
+
 /* openai_write_ids - ,"key":[ids] */
 void openai_write_ids(struct buf *b, const char *key, const struct buf *ids);
 

@@ -45,15 +45,7 @@ static void write_choice(struct buf *b, struct choice *c)
 
 static fathom_err write_chunk(struct choice *c)
 {
-    struct answer *a = c->answer;
-    openai_chunk_begin(a);
-    write_choice(&a->out, c);
-    openai_chunk_end(a, false);
-    c->begun = true;
-    buf_clear(&c->content);
-    buf_clear(&c->ids);
-    logprob_list_clear(&c->logprobs);
-    return buf_status(&a->out);
+    return openai_write_flat(c, write_choice, false);
 }
 
 static fathom_err flush(struct choice *c)
