@@ -17,8 +17,6 @@
 #include "base/rng.h"
 #include "http/head.h"
 
-enum { HELD_BYTES_MAX = 1 << 30 };
-
 /* Answers of the router's own. */
 struct own_route {
     const char *method;
@@ -355,7 +353,7 @@ static void check_head(struct exchange *x, const struct head *h)
         e->retry_after_s = 5;
         (void)api_error_set(e, 503, "shutting_down", NULL,
                             f->host ? "this host is being stopped" : "the router is being stopped");
-    } else if (connection_is_over_limit(x->connection)) {
+    } else if (x->is_post && connection_is_over_limit(x->connection)) {
         port_refuse_connections(e, &f->port);
     }
 }
@@ -401,8 +399,8 @@ static struct buf *body_of(struct exchange *x)
 static void keep_body(struct exchange *x, const char *bytes, size_t n)
 {
     x->held += n;
-    if (atomic_fetch_add(&x->all->held_bytes, n) + n > HELD_BYTES_MAX) {
-        port_refuse_bodies(&x->error, HELD_BYTES_MAX);
+    if (atomic_fetch_add(&x->all->held_bytes, n) + n > LIMIT_HTTP_HELD_BYTES) {
+        port_refuse_bodies(&x->error, LIMIT_HTTP_HELD_BYTES);
     } else if (buf_add(body_of(x), bytes, n) == FATHOM_OK) {
         return;
     } else if (body_of(x)->over_limit) {

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/fail.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/os.h"
@@ -23,11 +24,6 @@ enum {
     PREFIX_KEYS = 1 << 18, /* 64 MB of prompts */
     PREFIX_KEYS_HOST = 64, /* of a host, which has one to choose from */
     CONNECT_MS = 2000,
-    HEAD_MS = 30000,
-    IDLE_MS = 120000,
-    BODY_MS = 120000,
-    UNREAD_MS = 120000,
-    UNREAD_BYTES = 1 << 30,
     RESERVED_FILES = 512,
     DRAIN_STEP_US = 20000,
 };
@@ -120,11 +116,11 @@ static fathom_err open_upstreams(struct router *r, fathom_diag *d)
 static fathom_err open_port(struct router *r, fathom_diag *d)
 {
     const struct gate_limits limits = {.max_connections = r->o.max_connections,
-                                       .head_timeout_ms = HEAD_MS,
-                                       .idle_timeout_ms = IDLE_MS,
-                                       .body_timeout_ms = BODY_MS,
-                                       .unread_timeout_ms = UNREAD_MS,
-                                       .max_unread_bytes = UNREAD_BYTES};
+                                       .head_timeout_ms = LIMIT_HTTP_HEAD_MS,
+                                       .idle_timeout_ms = LIMIT_HTTP_IDLE_MS,
+                                       .body_timeout_ms = LIMIT_HTTP_BODY_MS,
+                                       .unread_timeout_ms = LIMIT_HTTP_UNREAD_MS,
+                                       .max_unread_bytes = LIMIT_HTTP_UNREAD_BYTES};
     TRY(gate_create(&r->gate, &limits));
     r->front.port.gate = r->gate;
     TRY(listen_begin(r->listen_fd, d));

@@ -280,6 +280,17 @@ def check_own(other, status, code, after):
     assert (got, told["type"], told["error"]["type"]) == (status, "error", "overloaded_error"), body
 
 
+def check_crowd(first, other):
+    """More connections than may be open: probes are answered."""
+    streams = [begin(other, N_LONG) for _ in range(4)]
+    assert heard(other, say("GET", "/health"))[0] == 200
+    check_own(other, 503, "too_many_connections", "1")
+    for connection, answer in streams:
+        answer.close()
+        connection.close()
+    first.wait_idle()
+
+
 def check_leaving(first, other):
     """Of whole answers and of streams: who leaves is computed for no more. Who has said all has not left."""
     for body in (body_of(1, N_LONG), {**body_of(1, N_LONG), "n": 2, "stream": True}):
@@ -305,7 +316,7 @@ def alike():
     port, log = two_ports(), Log()
     flags = (*FLAGS, "-dp", "2", "-ep", "-dpa", "127.0.0.1", "-dpp", str(port), "--root-path", "/llm",
              "--allowed-origins", "https://a.example")
-    other = Port(*flags, "-dpn", "1")
+    other = Port(*flags, "-dpn", "1", "--max-connections", "4")
     check_own(other, 503, "host_away", "1")
     first = Server(*flags, "-dpn", "0", "--access-log", log.file.name)
     wait_until(lambda: ready(other)[0] == 200)
@@ -313,6 +324,7 @@ def alike():
     n = other.n_descriptor()
     check_alike(first, other)
     other.wait_descriptors(n + 2)  # a thread that had none may have a connection to host 0
+    check_crowd(first, other)
     check_leaving(first, other)
     check_remote(other, log)
     connection, answer = begin(other, N_LAST)
