@@ -52,8 +52,17 @@ fathom_err api_error_from(struct api_error *e, fathom_err err, const char *param
         code = "server_busy";
         break;
     case FATHOM_ECANCEL:
+        status = 503;
+        code = "cancelled";
+        break;
     case FATHOM_EDEVICE:
-    case FATHOM_EPEER: status = 503; break;
+        status = 503;
+        code = "engine_failed";
+        break;
+    case FATHOM_EPEER:
+        status = 503;
+        code = "host_away";
+        break;
     default: break;
     }
     (void)api_error_set(e, status, code, param, "%s", text);

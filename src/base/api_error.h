@@ -34,7 +34,8 @@ fathom_err api_error_set(struct api_error *e, int status, const char *code, cons
 
 /* api_error_from - an engine or parser error and its message as an answer
  *
- *   err   not FATHOM_OK; EINVAL, EFORMAT, ELIMIT, EUNSUPPORTED are the request's fault (400)
+ *   err   not FATHOM_OK; EINVAL, EFORMAT, ELIMIT, EUNSUPPORTED are the request's fault (400), EPEER
+ *         is a host that is away
  *   d     the message; the sentence of err stands in when it is empty
  * Returns err. */
 fathom_err api_error_from(struct api_error *e, fathom_err err, const char *param,

@@ -372,6 +372,9 @@ def lost(cut=RANKS):
     first = Server(*FLAGS, *cut, *of_hosts(port, 0), stderr=log)
     status, text = ready(first)
     assert status == 503 and "host 1 of 2 has not come" in text, text
+    ends = []
+    ask_until_refused(first, 0, ends)
+    assert ends[0][0] == 503 and json.loads(ends[0][1])["error"]["code"] == "host_away", ends
     other = Follower(port, *cut)
     wait_until(lambda: ready(first)[0] == 200)
     want = answers(first)

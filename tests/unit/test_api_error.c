@@ -48,23 +48,26 @@ static void test_status_of_errors(void **state)
     static const struct {
         fathom_err err;
         int status;
-        const char *type;
+        const char *type, *code;
     } rows[] = {
-        {FATHOM_EINVAL, 400, "invalid_request_error"},
-        {FATHOM_EFORMAT, 400, "invalid_request_error"},
-        {FATHOM_ELIMIT, 400, "invalid_request_error"},
-        {FATHOM_EUNSUPPORTED, 400, "invalid_request_error"},
-        {FATHOM_ENOTFOUND, 404, "invalid_request_error"},
-        {FATHOM_EBUSY, 429, "rate_limit_error"},
-        {FATHOM_ENOMEM, 500, "server_error"},
-        {FATHOM_EDEVICE, 503, "server_error"},
-        {FATHOM_ECANCEL, 503, "server_error"},
+        {FATHOM_EINVAL, 400, "invalid_request_error", NULL},
+        {FATHOM_EFORMAT, 400, "invalid_request_error", NULL},
+        {FATHOM_ELIMIT, 400, "invalid_request_error", NULL},
+        {FATHOM_EUNSUPPORTED, 400, "invalid_request_error", NULL},
+        {FATHOM_ENOTFOUND, 404, "invalid_request_error", NULL},
+        {FATHOM_EBUSY, 429, "rate_limit_error", "server_busy"},
+        {FATHOM_ENOMEM, 500, "server_error", NULL},
+        {FATHOM_EDEVICE, 503, "server_error", "engine_failed"},
+        {FATHOM_ECANCEL, 503, "server_error", "cancelled"},
+        {FATHOM_EPEER, 503, "server_error", "host_away"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct api_error e = {0};
         assert_int_equal(api_error_from(&e, rows[i].err, NULL, NULL), rows[i].err);
         assert_int_equal(e.status, rows[i].status);
         assert_string_equal(api_error_type(e.status), rows[i].type);
+        assert_true(!e.code == !rows[i].code);
+        if (e.code) assert_string_equal(e.code, rows[i].code);
         assert_string_equal(e.diag.text, fathom_err_text(rows[i].err));
     }
     assert_string_equal(api_error_type(401), "authentication_error");
