@@ -96,6 +96,27 @@ static fathom_err check_serving(struct option_walk *w, bool is_external)
     return FATHOM_OK;
 }
 
+/* What guards and tells of requests is host 0's, wherever they come in. */
+static fathom_err note_host_0(struct option_walk *w)
+{
+    const struct settings *s = w->settings;
+    const struct {
+        bool is_given;
+        const char *flag;
+    } rows[] = {{s->api_key.n > 0, "--api-key"},
+                {s->api_key_file, "--api-key-file"},
+                {s->access_log, "--access-log"},
+                {s->admin_socket, "--admin-socket"}};
+    size_t n = 0;
+    if (s->node_rank == 0) return FATHOM_OK;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        if (rows[i].is_given) TRY(buf_printf(w->notes, "%s%s", n++ ? ", " : "", rows[i].flag));
+    }
+    return n ? buf_add_str(w->notes, ": what host 0 was given holds, to which this host hands "
+                                     "requests on\n")
+             : FATHOM_OK;
+}
+
 fathom_err option_take_ranks(struct option_walk *w)
 {
     struct settings *s = w->settings;
@@ -112,7 +133,10 @@ fathom_err option_take_ranks(struct option_walk *w)
     s->all_serve = is_external || s->data_parallel_hybrid_lb ||
                    (s->data_parallel_start_rank > 0 && !s->headless);
     if (!s->all_serve) return FATHOM_OK;
-    if (s->nnodes > 1) return check_serving(w, is_external);
+    if (s->nnodes > 1) {
+        TRY(check_serving(w, is_external));
+        return note_host_0(w);
+    }
     s->all_serve = false;
     return buf_printf(w->notes, "--data-parallel-hybrid-lb and --data-parallel-external-lb have no "
                                 "effect: this host has all ranks\n");

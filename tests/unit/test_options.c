@@ -571,6 +571,10 @@ static void data_parallel_ranks_name_hosts(void **state)
     assert_string_equal(r.s.master_addr, "10.0.0.2");
     assert_int_equal(r.s.master_port, 700);
     assert_noted(&r, "-ep -dp 4 -dph", "no effect: this host has all ranks");
+    assert_noted(&r, "-ep -dp 4 -dpn 2 --api-key k --access-log -",
+                 "--api-key, --access-log: what host 0 was given holds");
+    parse(&r, COMMAND_SERVE, "-ep -dp 4 -dpn 0 --api-key k --access-log -");
+    assert_null(strstr(buf_str(&r.notes), "host 0"));
     assert_refused(&r, "-ep -dp 4 -dpl 2 -dpr 1", "needed is the first rank of a host");
     assert_refused(&r, "-ep -dp 4 -dpn 4", "needed is the first rank of a host");
     assert_refused(&r, "-ep -dp 4 -dpn 2 -dpr 0", "leave one out");
