@@ -5,7 +5,8 @@
  * A number and a time stand for all that a server would else choose by itself: the answer's ids,
  * its time, and the seed of a request that gives none. Two servers that get the same pass with the
  * same request make the same bytes. A server that has a pool's secret takes a pass with its MAC
- * alone; one without takes passes from its own machine alone.
+ * alone; one without takes passes from its own machine alone. The answer's header of this name says
+ * that the pass is taken, and that the stream tells its tokens.
  */
 #ifndef FATHOM_BASE_STREAM_PASS_H
 #define FATHOM_BASE_STREAM_PASS_H
@@ -17,6 +18,7 @@
 #include "base/hash.h"
 
 #define STREAM_PASS_HEADER "X-Fathom-Stream"
+#define STREAM_PASS_TAKEN "taken"
 
 enum { STREAM_PASS_BYTES = 80 }; /* of the header's value, at most, with a NUL */
 

@@ -117,6 +117,11 @@ static void break_stream(struct relay *r, const char *cause)
 
 /* ---- the server's side: within upstream_run ------------------------------------------------ */
 
+static bool is_head(const struct relay *r)
+{
+    return strcmp(r->method, "HEAD") == 0;
+}
+
 static const char *find_field(const struct buf *fields, const char *name)
 {
     size_t n = strlen(name);
@@ -128,34 +133,34 @@ static const char *find_field(const struct buf *fields, const char *name)
     return NULL;
 }
 
-/* Fields between two neighbours only, and those that the connection writes itself: of the length
- * it knows, unless HEAD was asked. */
-static bool is_own_field(const char *line, bool is_head)
+static bool is_field(const char *line, const char *name)
 {
-    static const char *const names[] = {
-        "Connection:", "Keep-Alive:", "Transfer-Encoding:", "Date:",
-        "Trailer:",    "Upgrade:",    "Proxy-Connection:",  "Content-Length:"};
-    const size_t n = sizeof names / sizeof names[0] - is_head;
-    for (size_t i = 0; i < n; i++) {
-        if (strncasecmp(line, names[i], strlen(names[i])) == 0) return true;
-    }
-    return false;
+    return strncasecmp(line, name, strlen(name)) == 0;
 }
 
-static void keep_fields(struct buf *out, const struct buf *fields, bool is_head)
+/* Fields between two neighbours only, and those that the connection writes itself: of the length
+ * it knows, unless HEAD was asked. A host leaves a router what it is told of its pass. */
+static bool is_own_field(const struct relay *r, const char *line)
 {
+    static const char *const names[] = {"Connection:", "Keep-Alive:", "Transfer-Encoding:", "Date:",
+                                        "Trailer:",    "Upgrade:",    "Proxy-Connection:"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (is_field(line, names[i])) return true;
+    }
+    if (is_field(line, STREAM_PASS_HEADER ":")) return !r->all->is_host;
+    return is_field(line, "Content-Length:") && !is_head(r);
+}
+
+static void keep_fields(struct relay *r, const struct buf *fields)
+{
+    struct buf *out = &r->head;
     buf_clear(out);
     for (const char *at = buf_str(fields); *at;) {
         size_t n = strcspn(at, "\n");
         n += at[n] == '\n';
-        if (!is_own_field(at, is_head)) (void)buf_add(out, at, n);
+        if (!is_own_field(r, at)) (void)buf_add(out, at, n);
         at += n;
     }
-}
-
-static bool is_head(const struct relay *r)
-{
-    return strcmp(r->method, "HEAD") == 0;
 }
 
 static bool is_event_stream(const struct buf *fields)
@@ -172,14 +177,16 @@ static void take_head(void *arg, int status, const struct buf *fields)
     /* Should it break, those that were full may be free again. */
     if (streams) r->tried = (struct pool_tried){0};
     if (status == 200) pool_settle(r->all->pool, &r->lease);
+    const bool moves = streams && r->follows && find_field(fields, STREAM_PASS_HEADER);
     if (r->asks_anew) {
         r->gave_up = true;
     } else if (r->state == RELAY_RESUMING) {
-        if (streams) r->state = RELAY_STREAMING;
-        r->gave_up = !streams;
+        if (moves) r->state = RELAY_STREAMING;
+        r->gave_up = !moves;
     } else {
+        r->moves = moves;
         r->status = status;
-        keep_fields(&r->head, fields, is_head(r));
+        keep_fields(r, fields);
         buf_clear(&r->out);
         if (streams) r->state = RELAY_STREAMING;
         if (streams) wake(r);
@@ -267,7 +274,7 @@ static void end_stream(struct relay *r, bool ok, const char *cause)
     }
     if (ok) cause = r->gave_up ? "the next server did not go on with it" : "it is being stopped";
     pool_tried_add(&r->tried, &r->lease);
-    if (!r->follows || r->n_move >= r->all->max_moves) {
+    if (!r->moves || r->n_move >= r->all->max_moves) {
         break_stream(r, cause);
         return;
     }

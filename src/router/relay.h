@@ -102,6 +102,7 @@ struct relay {
     bool is_broken; /* the stream ends early */
     struct stream_follow follow;
     bool follows;       /* events are followed; else bytes pass */
+    bool moves;         /* of a stream: its server has taken the pass, and tells tokens */
     bool gave_up;       /* nothing more is wanted of this server */
     bool asks_anew;     /* once its call has ended: the pages that it waits for do not come */
     struct buf refusal; /* the answer of a server that is full, should no other have one */

@@ -204,6 +204,7 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
                                          : api_error_write(&out->body, &job->error);
     } else if (job->request.stream) {
         out->stream = true;
+        out->tells_tokens = job->tells_tokens;
     } else {
         out->body = job->answer.out;
         job->answer.out = (struct buf){0};

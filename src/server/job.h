@@ -204,6 +204,7 @@ struct job_answer {
     int status;
     const char *code;                    /* of the error that the body tells, NULL: none */
     bool stream;                         /* body by job_read */
+    bool tells_tokens;                   /* of a stream: it could go on at another server */
     struct buf body;                     /* whole; owned by the caller */
     char id[ANSWER_ID_BYTES];            /* of the answer; "": none yet */
     unsigned retry_after_s;              /* 0: none */

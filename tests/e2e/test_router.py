@@ -447,6 +447,29 @@ def check_errors(router):
     assert ask(router, "/instances/add", {"url": "http://"})[0] == 400
 
 
+def check_staying():
+    """Streams of several choices, and those of servers that have not taken the router's pass, do not move."""
+    with tempfile.NamedTemporaryFile("w") as secret:
+        secret.write("a secret of the servers alone")
+        secret.flush()
+        for flags, fields in (((), {"n": 2}), (("--pool-secret-file", secret.name), {})):
+            servers = [server(*flags) for _ in range(2)]
+            router = Router(servers)
+            router.wait_up(2)
+            connection = router.connect()
+            connection.request("POST", "/v1/completions", json.dumps(
+                {"prompt": TEXT, "max_tokens": 1500, "ignore_eos": True, "stream": True, **fields}))
+            answer = connection.getresponse()
+            assert answer.getheader(PASS) is None
+            answer.readline()
+            next(s for s in servers if s.health()["running"]).kill()
+            text = answer.read().decode()
+            assert "server_lost" in text and "[DONE]" not in text, text[-300:]
+            connection.close()
+            for s in (router, *servers):
+                s.kill()
+
+
 def check_responses(router, servers):
     """A response is found, gone on from and deleted, whichever server has it; one of none is not found."""
     def take(method, path, body=None):
@@ -559,6 +582,7 @@ def check_router():
     check_admin()
     check_causes()
     check_certificates()
+    check_staying()
     check_stopped()
     servers = [server(), server()]
     router = Router(servers, "--allowed-hosts=the.router")

@@ -205,7 +205,7 @@ static void reply_preflight(struct exchange *x)
     send(x, &fields, &none);
 }
 
-static void reply_stream(struct exchange *x)
+static void reply_stream(struct exchange *x, bool tells_tokens)
 {
     struct buf fields = {0};
     x->status = 200;
@@ -214,6 +214,7 @@ static void reply_stream(struct exchange *x)
     add_header(&fields, "Content-Type", SSE_CONTENT_TYPE);
     add_header(&fields, "Cache-Control", "no-cache");
     add_header(&fields, "X-Accel-Buffering", "no"); /* proxies must not gather the stream */
+    if (tells_tokens) add_header(&fields, STREAM_PASS_HEADER, STREAM_PASS_TAKEN);
     send(x, &fields, NULL);
 }
 
@@ -250,7 +251,7 @@ static void go_on(void *arg)
     memcpy(x->id, answer.id, sizeof x->id);
     x->warnings = answer.warnings;
     if (answer.stream) {
-        reply_stream(x);
+        reply_stream(x, answer.tells_tokens);
         return;
     }
     if (answer.status >= 400) metrics_note_error(metrics_of(x), answer.code);
@@ -378,11 +379,12 @@ static void choose_route(struct exchange *x, const struct head *h)
     }
 }
 
-/* Whether the client is on this machine: by a socket file, or a loopback address. */
+/* Whether the client is on the machine whose port it has asked: by a socket file, or a loopback
+ * address. */
 static bool is_near(const struct exchange *x)
 {
-    const char *remote = connection_remote(x->connection);
-    if (x->all->is_inner) return false;
+    const char *remote = x->remote;
+    if (x->all->is_inner && x->host == 0) return false;
     return !remote[0] || strncmp(remote, "127.", 4) == 0 || strcmp(remote, "::1") == 0 ||
            strncmp(remote, "::ffff:127.", 11) == 0;
 }
@@ -415,9 +417,9 @@ static fathom_err keep_head(struct exchange *x, const struct head *h)
     x->lane = access_lane(head_find(h, "X-data-parallel-rank"));
     read_load_form(x, head_find(h, "endpoint-load-metrics-format"));
     (void)snprintf(x->query, sizeof x->query, "%s", h->query);
+    take_remote(x, h);
     (void)stream_pass_read(&x->pass, head_find(h, STREAM_PASS_HEADER), &x->o->pool_secret,
                            is_near(x));
-    take_remote(x, h);
     x->wants_stream = head_query(h, "stream", stream, sizeof stream) && !strcmp(stream, "true");
     TRY(port_asker_read(&x->asker, &x->all->port, h));
     if (asked && !(x->asked_headers = mem_strdup(asked))) return FATHOM_ENOMEM;
