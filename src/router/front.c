@@ -512,7 +512,8 @@ static ssize_t read_stream(void *arg, char *bytes, size_t max)
 }
 
 /* The connection shuts by itself once its exchange has ended; until then the server goes on for
- * nobody. What is no POST is answered at once: there the client may just have said all. */
+ * nobody. What is no POST is answered at once, or within relay.c's AT_ONCE_MS: there the client may
+ * just have said all. */
 static void client_left(void *arg)
 {
     struct exchange *x = arg;

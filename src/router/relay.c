@@ -14,6 +14,10 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
+/* For an answer, or a stream's head, to what is no POST: its client may have left without being
+ * seen. */
+enum { AT_ONCE_MS = 30000 };
+
 static void ask(struct relay *r, const char *why_not);
 static void ask_both(struct relay *r);
 
@@ -117,6 +121,11 @@ static void break_stream(struct relay *r, const char *cause)
 
 /* ---- the server's side: within upstream_run ------------------------------------------------ */
 
+static bool is_post(const struct relay *r)
+{
+    return strcmp(r->method, "POST") == 0;
+}
+
 static bool is_head(const struct relay *r)
 {
     return strcmp(r->method, "HEAD") == 0;
@@ -177,6 +186,7 @@ static void take_head(void *arg, int status, const struct buf *fields)
     /* Should it break, those that were full may be free again. */
     if (streams) r->tried = (struct pool_tried){0};
     if (status == 200) pool_settle(r->all->pool, &r->lease);
+    if (streams) upstream_take_time(r->call);
     const bool moves = streams && r->follows && find_field(fields, STREAM_PASS_HEADER);
     if (r->asks_anew) {
         r->gave_up = true;
@@ -461,6 +471,7 @@ static fathom_err send_to(struct relay *r, const struct pool_lease *to, const st
                                        .fields = buf_str(&fields),
                                        .body = buf_str(body),
                                        .n_body = body->len,
+                                       .timeout_ms = is_post(r) ? 0 : AT_ONCE_MS,
                                        .ops = o,
                                        .arg = r};
     atomic_fetch_add(&r->n_ref, 1); /* the call's */

@@ -115,6 +115,11 @@ void upstream_go_on(struct upstream_call *c)
     post(c, MAIL_GO_ON);
 }
 
+void upstream_take_time(struct upstream_call *c)
+{
+    c->end_us = never_us;
+}
+
 /* ---- links ----------------------------------------------------------------------------------- */
 
 static void watch(struct link *l, uint32_t events)
@@ -200,8 +205,7 @@ static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void 
     struct link *l = arg;
     struct epoll_event e = {.data.ptr = l};
     uint32_t i = 0;
-    (void)easy;
-    (void)known;
+    (void)easy, (void)known;
     while (i < l->n_socket && l->sockets[i] != fd) i++;
     if (what == CURL_POLL_REMOVE) {
         (void)epoll_ctl(l->u->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
@@ -350,8 +354,7 @@ static void free_call(struct upstream_call *c)
     mem_free(c);
 }
 
-/* The request's head; its URL is cut into the part that a link is made for and the rest, which is a
- * path or, of OPTIONS, "*". */
+/* The request's head; its URL is cut into what a link is made for, and a path or "*". */
 static fathom_err write_head(struct upstream_call *c, const struct upstream_request *r)
 {
     const char *host = strstr(r->url, "://");
@@ -698,14 +701,11 @@ static void take_link_event(struct link *l, uint32_t events)
     struct upstream_call *c = l->call;
     if (l->fd < 0) {
         go_on_making(l);
-        return;
-    }
-    if (!c) {
+    } else if (!c) {
         take_idle_event(l);
-        return;
+    } else if (!(events & ~(uint32_t)EPOLLOUT) || read_reply(c) == GOES_ON) {
+        if (events & EPOLLOUT) (void)go_on(c);
     }
-    if ((events & ~(uint32_t)EPOLLOUT) && read_reply(c) != GOES_ON) return;
-    if (events & EPOLLOUT) (void)go_on(c);
 }
 
 /* Calls whose time is over, and links that servers will have closed soon. */

@@ -76,8 +76,10 @@ void upstream_run(struct upstream *u, bool has_events);
 fathom_err upstream_send(struct upstream *u, const struct upstream_request *r,
                          struct upstream_call **out);
 
-/* upstream_cancel, upstream_go_on - in the next run; before `end` */
+/* upstream_cancel, upstream_go_on - in the next run; before `end`
+ * upstream_take_time - its timeout_ms is over with the head; within `head` */
 void upstream_cancel(struct upstream_call *c);
 void upstream_go_on(struct upstream_call *c);
+void upstream_take_time(struct upstream_call *c);
 
 #endif

@@ -238,6 +238,7 @@ def cases():
         ("GET", "/v1/responses/resp_1"), ("DELETE", "/v1/responses/resp_1"), ("OPTIONS", "/nothing"), ("OPTIONS", "*")))
     yield "ping", say("POST", "/ping"), 200
     yield "preflight", say("OPTIONS", post, Access_Control_Request_Headers="x-a"), 204
+    yield "upgrade", say("GET", "/v1/models", Upgrade="websocket", Connection="Upgrade"), 200
     yield "method", say("PUT", post, {}), 405
     yield "tokenize", say("POST", "/tokenize", {"prompt": "Hello"}), 200
     yield "detokenize", say("POST", "/detokenize", {"tokens": [5]}), 200
