@@ -9,6 +9,7 @@
 #include "backend/cuda/join.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/absorb.cuh"
+#include "backend/cuda/sm90/attend.cuh"
 #include "backend/cuda/sm90/down_few.cuh"
 #include "backend/cuda/sm90/index_choose.cuh"
 #include "backend/cuda/sm90/index_score.cuh"
@@ -614,7 +615,9 @@ static void log_kernels(const struct cuda_backend *c)
         LOG_INFO("cuda", "operator=%s kernels=\"%s\"", other[i], path);
     }
     LOG_INFO("cuda", "operator=mla_attend kernels=\"%s\"",
-             !c->sm90                      ? "plain"
+             !c->sm90 ? "plain"
+             : attend_by_pairs(c->c.n_head, c->c.kv.type)
+                 ? "attend_pair (sm_90, wgmma, two blocks a token)"
              : c->c.n_head >= ATTEND_HEADS ? "attend_heads (sm_90, wgmma, copies ahead)"
                                            : "attend (sm_90, mma.sync, copies ahead)");
     if (c->sm90)

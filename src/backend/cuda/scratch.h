@@ -42,6 +42,7 @@ enum { EXPANDED_TOPK = 4, EXPANDED_TOPK_FEW_HEADS = 8, EXPANDED_SELECTED_MAX = 1
 /* How it is cut where heads are many (sm90/attend_heads.cu). */
 enum {
     ATTEND_HEADS = 64,                  /* of a block; models with fewer have the kernel above */
+    ATTEND_PAIR_HEADS = 128,            /* of two blocks that share a token (sm90/attend_pair.cu) */
     ATTEND_HEADS_FEW_GROUPS = 32,       /* up to so many, units are of half as many groups */
     ATTEND_HEADS_UNIT = 8,              /* groups of a unit, at least */
     ATTEND_HEADS_UNITS_MAX = 32,        /* of a token, whose units are larger if need be */
@@ -49,17 +50,23 @@ enum {
 };
 
 /* attend_heads_unit - groups of a unit of an answer's token that sees n_group of them: even
+ * attend_pair_unit - the same where two blocks share a token, which gain less by many units
  * attend_heads_units - units of a token that sees n_group, or fewer, at most */
 #if defined(__CUDACC__) || defined(__HIP__)
 #define ATTEND_EVERYWHERE __host__ __device__
 #else
 #define ATTEND_EVERYWHERE
 #endif
-static ATTEND_EVERYWHERE inline uint32_t attend_heads_unit(uint32_t n_group)
+static ATTEND_EVERYWHERE inline uint32_t attend_pair_unit(uint32_t n_group)
 {
     const uint32_t most = ATTEND_HEADS_UNIT * ATTEND_HEADS_UNITS_MAX;
-    if (n_group <= ATTEND_HEADS_FEW_GROUPS) return ATTEND_HEADS_UNIT / 2;
     return ATTEND_HEADS_UNIT * ((n_group + most - 1) / most);
+}
+
+static ATTEND_EVERYWHERE inline uint32_t attend_heads_unit(uint32_t n_group)
+{
+    if (n_group <= ATTEND_HEADS_FEW_GROUPS) return ATTEND_HEADS_UNIT / 2;
+    return attend_pair_unit(n_group);
 }
 
 static inline uint32_t attend_heads_units(uint32_t n_group)

@@ -304,6 +304,7 @@ fathom_err values_of_units(struct cuda_backend *c, const struct value_args &v,
     u.counts = left.counts;
     u.topk = left.topk;
     u.n_head = v.n_head;
+    u.kv.type = c->c.kv.type;
     u.part_out = c->part_out;
     u.part_stat = c->part_stat;
     u.n_part = left.n_part;

@@ -351,6 +351,7 @@ fathom_err attend_sm90(struct cuda_backend *c, struct attend_args a, enum attend
 {
     ASSERT(c->sm90 && a.kv.type != KV_TYPE_F32 && n_token >= 1);
     const uint32_t rows = a.slots && max_context > a.topk ? a.topk : max_context;
+    if (attend_by_pairs(a.n_head, a.kv.type)) return attend_pair(c, a, kind, n_token, rows);
     if (a.n_head >= ATTEND_HEADS) return attend_heads(c, a, kind, n_token, rows);
     return a.kv.type == KV_TYPE_FP8 ? run<KV_TYPE_FP8>(c, a, n_token, rows)
                                     : run<KV_TYPE_BF16>(c, a, n_token, rows);
@@ -376,6 +377,7 @@ template <enum kv_type TYPE> static fathom_err raise_limits(struct cuda_backend 
 
 fathom_err attend_sm90_init(struct cuda_backend *c)
 {
+    if (attend_by_pairs(c->c.n_head, c->c.kv.type)) return attend_pair_init(c);
     if (c->c.n_head >= ATTEND_HEADS) return attend_heads_init(c);
     return c->c.kv.type == KV_TYPE_FP8 ? raise_limits<KV_TYPE_FP8>(c)
                                        : raise_limits<KV_TYPE_BF16>(c);

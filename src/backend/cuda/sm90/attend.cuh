@@ -14,10 +14,23 @@ fathom_err attend_heads(struct cuda_backend *c, struct attend_args a, enum atten
 fathom_err attend_heads_init(struct cuda_backend *c);
 fathom_err attend_combine(struct cuda_backend *c, struct attend_args a, uint32_t n_token);
 
+/* attend_pair, attend_pair_init - the same where attend_by_pairs says so */
+fathom_err attend_pair(struct cuda_backend *c, struct attend_args a, enum attend_rows kind,
+                       uint32_t n_token, uint32_t rows);
+fathom_err attend_pair_init(struct cuda_backend *c);
+
+/* Whether two blocks share a token: 128 heads, and rows that are widened */
+static __host__ __device__ __forceinline__ bool attend_by_pairs(uint32_t n_head, enum kv_type type)
+{
+    return n_head % ATTEND_PAIR_HEADS == 0 && type == KV_TYPE_FP8;
+}
+
 /* Groups of each unit of an answer's token that sees n_group of them */
 static __device__ __forceinline__ int unit_groups(const struct attend_args &a, int n_group)
 {
-    return a.n_head < ATTEND_HEADS ? (int)ATTEND_UNIT : (int)attend_heads_unit((uint32_t)n_group);
+    if (a.n_head < ATTEND_HEADS) return (int)ATTEND_UNIT;
+    if (attend_by_pairs(a.n_head, a.kv.type)) return (int)attend_pair_unit((uint32_t)n_group);
+    return (int)attend_heads_unit((uint32_t)n_group);
 }
 
 /* Weights of a merge of (max a, sum a) with (max b, sum b), maxima being powers of two; a may be

@@ -9,9 +9,6 @@
 #include "backend/cuda/sm90/attend.cuh"
 #include "backend/cuda/sm90/attend_heads.cuh"
 
-/* What a block takes: a unit that combine_kernel merges, a token's units, or a token in one go. */
-enum piece { PIECE_UNIT, PIECE_UNITS, PIECE_WHOLE };
-
 /* ---- scores and weights ---- */
 
 /* The query's heads into their tiles, zeros past the last. */
@@ -65,46 +62,6 @@ static __device__ __forceinline__ void make_scores(struct heads_shared *sh, int 
     add_scores(sh, PLACE, ROPE_TILE, 1, true, s);
     wgmma_commit();
     wgmma_wait_but<0>(s);
-}
-
-/* Logarithms of the heads' maxima, whole, at least `top`; rows from n_row on do not count. */
-static __device__ __forceinline__ void largest_scores(float (&s)[32], int n_row, float scale,
-                                                      float (&top)[2])
-{
-    const int t = (int)threadIdx.x % 4;
-    if (n_row < GROUP) {
-#pragma unroll
-        for (int i = 0; i < 32; i++) {
-            if (i / 4 * 8 + 2 * t + i % 2 >= n_row) s[i] = -INFINITY;
-        }
-    }
-    float most[2] = {-INFINITY, -INFINITY};
-#pragma unroll
-    for (int i = 0; i < 32; i++) most[i / 2 % 2] = fmaxf(most[i / 2 % 2], s[i]);
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        most[j] = fmaxf(most[j], shfl_xor(most[j], 1));
-        most[j] = fmaxf(most[j], shfl_xor(most[j], 2));
-        top[j] = ceilf(most[j] * scale);
-    }
-}
-
-/* Weights relative to `top`, their sums, and the weights as an operand of four products */
-static __device__ __forceinline__ void make_weights(float (&s)[32], float scale,
-                                                    const float (&top)[2], float (&sum)[2],
-                                                    uint32_t (&p)[4][4])
-{
-    float own[2] = {};
-#pragma unroll
-    for (int i = 0; i < 32; i += 2) {
-        const int j = i / 2 % 2;
-        const float x = exp2_approx(fmaf(s[i], scale, -top[j]));
-        const float y = exp2_approx(fmaf(s[i + 1], scale, -top[j]));
-        own[j] += x + y;
-        p[i / 8][i / 2 % 4] = pack_bf16(x, y);
-    }
-    sum[0] += own[0];
-    sum[1] += own[1];
 }
 
 /* Weights times a power of two a head, for the other warpgroup */
@@ -258,99 +215,6 @@ static __device__ __forceinline__ void walk_unit(struct heads_shared *sh, int n_
     v.sum[1] += other[1];
 }
 
-/* ---- results ---- */
-
-enum { RESULT_AHEAD = 8 };
-
-/* Units merged so far, which are touched once a unit: in local memory */
-struct heads_result {
-    float4 o[2 * COLUMNS / 16];
-    float4 stat; /* maximum and sum of head g, of head g + 8 */
-};
-
-/* The first of several units */
-static __device__ __forceinline__ void result_set(struct heads_result *r,
-                                                  const struct heads_sums &v)
-{
-#pragma unroll
-    for (int i = 0; i < 2 * COLUMNS / 16; i++)
-        r->o[i] = make_float4(v.o[4 * i], v.o[4 * i + 1], v.o[4 * i + 2], v.o[4 * i + 3]);
-    r->stat = make_float4(v.top[0], v.sum[0], v.top[1], v.sum[1]);
-    memory_touch(r);
-}
-
-/* v = what there is merged with v */
-static __device__ __forceinline__ void result_merge(const struct heads_result *r,
-                                                    struct heads_sums &v)
-{
-    memory_touch(r);
-    const float4 stat = r->stat;
-    const struct merge x = merge_of(stat.x, v.top[0]), y = merge_of(stat.z, v.top[1]);
-    v.top[0] = x.max;
-    v.top[1] = y.max;
-    v.sum[0] = merged(x, stat.y, v.sum[0]);
-    v.sum[1] = merged(y, stat.w, v.sum[1]);
-#pragma unroll
-    for (int i = 0; i < 2 * COLUMNS / 16; i += RESULT_AHEAD) {
-        float4 o[RESULT_AHEAD];
-        memory_touch(r); /* few registers: so many at a time */
-#pragma unroll
-        for (int k = 0; k < RESULT_AHEAD; k++) o[k] = r->o[i + k];
-#pragma unroll
-        for (int k = 0; k < RESULT_AHEAD; k++) {
-            float *to = v.o + 4 * (i + k);
-            to[0] = merged(x, o[k].x, to[0]);
-            to[1] = merged(x, o[k].y, to[1]);
-            to[2] = merged(y, o[k].z, to[2]);
-            to[3] = merged(y, o[k].w, to[3]);
-        }
-    }
-}
-
-/* Head g of a lane; its other one is 8 on. */
-static __device__ __forceinline__ uint32_t head_of_lane(uint32_t head0)
-{
-    return head0 + threadIdx.x % WARPGROUP / WARP * 16 + threadIdx.x % WARP / 4;
-}
-
-template <int PLACE>
-static __device__ __forceinline__ void store_unit(const struct attend_args &a, uint32_t token,
-                                                  uint32_t head0, uint32_t unit,
-                                                  const struct heads_sums &v)
-{
-    DCHECK(unit < a.n_part);
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const uint32_t head = head_of_lane(head0) + (uint32_t)(8 * j);
-        if (head >= a.n_head) continue;
-        const size_t row = ((size_t)token * a.n_part + unit) * a.n_head + head;
-        float *to = a.part_out + row * KV_LATENT + PLACE * COLUMNS + threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 8; i++)
-            *(float2 *)(to + 8 * i) = make_float2(v.o[4 * i + 2 * j], v.o[4 * i + 2 * j + 1]);
-        if (PLACE == 0 && threadIdx.x % 4 == 0)
-            *(float2 *)(a.part_stat + row * 2) = make_float2(v.top[j], v.sum[j]);
-    }
-}
-
-template <int PLACE>
-static __device__ __forceinline__ void store_result(const struct attend_args &a, uint32_t token,
-                                                    uint32_t head0, const struct heads_sums &v)
-{
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
-        const uint32_t head = head_of_lane(head0) + (uint32_t)(8 * j);
-        if (head >= a.n_head) continue;
-        const float inverse = 1.0f / v.sum[j];
-        bf16 *to = a.out_h + ((size_t)token * a.n_head + head) * KV_LATENT + PLACE * COLUMNS +
-                   threadIdx.x % 4 * 2;
-#pragma unroll
-        for (int i = 0; i < COLUMNS / 8; i++)
-            *(uint32_t *)(to + 8 * i) =
-                pack_bf16(v.o[4 * i + 2 * j] * inverse, v.o[4 * i + 2 * j + 1] * inverse);
-    }
-}
-
 /* ---- the kernel ---- */
 
 /* A warpgroup that computes: the groups of the place in each pair, and half of the columns. */
@@ -375,9 +239,9 @@ static __device__ __forceinline__ void consume(const struct attend_args &a, stru
         walk_unit<PLACE>(sh, n_row, first, end, scale, n_pair, 0, v);
     }
     if (PIECE == PIECE_UNIT)
-        store_unit<PLACE>(a, token, head0, (uint32_t)(first / unit), v);
+        store_unit(a, token, head0, PLACE * COLUMNS, (uint32_t)(first / unit), v);
     else
-        store_result<PLACE>(a, token, head0, v);
+        store_result(a, token, head0, PLACE * COLUMNS, v);
 }
 
 /* Block: 64 heads of a token, and a unit or all of its rows. The last tokens, which may see most,

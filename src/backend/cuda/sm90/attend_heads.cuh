@@ -1,4 +1,6 @@
-/* attend_heads.cuh - 64 heads of a token: shared memory, copies of rows, sums
+/* attend_heads.cuh - 64 heads of a token: shared memory, copies of rows, weights, sums, results
+ *
+ * Of attend_heads.cu, but for rows, widening, weights and results, which are attend_pair.cu's too.
  *
  * Two warpgroups compute and one copies. Groups of 64 rows are taken in pairs. The first warpgroup
  * makes the scores of a pair's first group, the second those of the second; each holds half of the
@@ -17,6 +19,7 @@
 #define FATHOM_BACKEND_CUDA_SM90_ATTEND_HEADS_CUH
 
 #include "backend/cuda/attend.cuh"
+#include "backend/cuda/sm90/attend.cuh"
 #include "backend/cuda/sm90/ptx90.cuh"
 #include "backend/cuda/sm90/wgmma_bf16.cuh"
 
@@ -36,6 +39,9 @@ enum {
 };
 static_assert(TILES == 2 * HALF_TILES + 1 && 2 * COLUMNS == (int)KV_LATENT, "two halves, and one");
 static_assert(HEADS == 64 && GROUP == 64, "rows of a product, and of a tile");
+
+/* What a block takes: a unit that combine_kernel merges, a token's units, or a token in one go. */
+enum piece { PIECE_UNIT, PIECE_UNITS, PIECE_WHOLE };
 
 /* Threads of a block, and their registers, which the warpgroups share out anew. Rows of an FP8
  * cache are widened as soon as a half of a group is free, while others wait for it: by two. */
@@ -194,21 +200,11 @@ static __device__ __forceinline__ void copy_bf16(const struct attend_args &a,
 
 /* ---- the same for an FP8 cache, whose rows are widened on the way ---- */
 
-/* What codes are multiplied by behind 2^100 (widen_pair): their scale times 2^20, twice */
-static __device__ __forceinline__ uint32_t widen_factor(float scale)
+/* Two codes, which `pick` names, as bf16 times 2^-120: the bits of a code where a bf16 has sign,
+ * exponent and mantissa, also of those that are subnormal there. Not-a-number has those of 480. */
+static __device__ __forceinline__ uint32_t place_pair(uint32_t codes, uint32_t pick)
 {
-    return pack_bf16(scale * 0x1p20f, scale * 0x1p20f);
-}
-
-/* Two codes, which `pick` names, times a scale as bf16: exact, since scales are powers of two. The
- * bits of a code where a bf16 has sign, exponent and mantissa are 2^-120 times its value, also of
- * those that are subnormal there. Not-a-number has the bits of 480. */
-static __device__ __forceinline__ uint32_t widen_pair(uint32_t codes, uint32_t pick,
-                                                      uint32_t factor)
-{
-    const uint32_t two_to_100 = 0x71807180;
-    const uint32_t bits = permute_bytes(codes, codes, pick) << 4 & 0x87f087f0;
-    return mul_bf16x2(mul_bf16x2(bits, two_to_100), factor);
+    return permute_bytes(codes, codes, pick) << 4 & 0x87f087f0;
 }
 
 /* What a thread has on its way of one half: 64 bytes of row l / 4 of the warp's are four lanes' */
@@ -217,23 +213,62 @@ struct half_codes {
     float2 scales;
 };
 
-static __device__ __forceinline__ void read_half(const struct attend_args &a, int slot, int half,
-                                                 struct half_codes &c)
+/* Of row row0 + l / 4 of the warp's, half of the latent values */
+static __device__ __forceinline__ void read_half(const struct attend_args &a, int slot, int row0,
+                                                 int half, struct half_codes &c)
 {
     const int lane = (int)threadIdx.x % WARP;
-    const char *row = row_at(a.kv, shfl(slot, lane / 4), KV_ROW_BYTES_FP8);
+    const char *row = row_at(a.kv, shfl(slot, row0 + lane / 4), KV_ROW_BYTES_FP8);
 #pragma unroll
     for (int tile = 0; tile < HALF_TILES; tile++)
         c.codes[tile] = load_stream(row + half * COLUMNS + tile * TILE + lane % 4 * 16);
     c.scales = *(const float2 *)(row + KV_FP8_SCALES_OFFSET + half * 8);
 }
 
+/* They, widened, to a row of four tiles: 16 values from 16 `quarter` on of each. It is exact, for
+ * scales are powers of two: from 2^8 on values are multiplied twice, since 2^128 is none. */
+template <bool TWICE>
+static __device__ __forceinline__ void
+widen_by(const struct half_codes &c, unsigned char (*tiles)[TILE_BYTES], int row, int quarter)
+{
+    /* of permute_bytes: bytes 0 and 1, 2 and 3, each below its sign */
+    DCHECK(row < GROUP && quarter < 4);
+    const uint32_t picks[2] = {0x9180, 0xb3a2}, two_to_100 = 0x71807180;
+    const float rest = TWICE ? 0x1p20f : 0x1p120f;
+    const uint32_t factors[2] = {pack_bf16(c.scales.x * rest, c.scales.x * rest),
+                                 pack_bf16(c.scales.y * rest, c.scales.y * rest)};
+#pragma unroll
+    for (int tile = 0; tile < HALF_TILES; tile++) {
+        const uint4 w = c.codes[tile];
+        const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            uint32_t v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                v[i] = place_pair(words[2 * j + i / 2], picks[i % 2]);
+                if (TWICE) v[i] = mul_bf16x2(v[i], two_to_100);
+                v[i] = mul_bf16x2(v[i], factors[tile / 2]);
+            }
+            *(uint4 *)(tiles[tile] + tile_place(row, quarter * 2 + j)) =
+                make_uint4(v[0], v[1], v[2], v[3]);
+        }
+    }
+}
+
+static __device__ __forceinline__ void
+widen_half(const struct half_codes &c, unsigned char (*tiles)[TILE_BYTES], int row, int quarter)
+{
+    if (warp_ballot(fmaxf(c.scales.x, c.scales.y) > 0x1p7f))
+        widen_by<true>(c, tiles, row, quarter);
+    else
+        widen_by<false>(c, tiles, row, quarter);
+}
+
 static __device__ __forceinline__ void store_half(const struct attend_args &a, int slot, int place,
                                                   int half, int parity, const struct half_codes &c,
                                                   struct heads_shared *sh)
 {
-    /* of permute_bytes: bytes 0 and 1, 2 and 3, each below its sign */
-    const uint32_t first = 0x9180, second = 0xb3a2;
     const int lane = (int)threadIdx.x % WARP;
     const int row0 = (int)threadIdx.x / WARP % (GROUP / FP8_WARP_ROWS) * FP8_WARP_ROWS;
     wait_for(&sh->empty[place][half], parity ^ 1);
@@ -248,20 +283,7 @@ static __device__ __forceinline__ void store_half(const struct attend_args &a, i
         }
         mbarrier_arrive_cp_async(smem_address(&sh->full[place][half]));
     }
-    const uint32_t factors[2] = {widen_factor(c.scales.x), widen_factor(c.scales.y)};
-#pragma unroll
-    for (int tile = 0; tile < HALF_TILES; tile++) {
-        const uint4 w = c.codes[tile];
-        const uint32_t words[4] = {w.x, w.y, w.z, w.w}, factor = factors[tile / 2];
-        unsigned char *to = sh->rows[place][half * HALF_TILES + tile];
-#pragma unroll
-        for (int j = 0; j < 2; j++) {
-            const uint32_t lo = words[2 * j], hi = words[2 * j + 1];
-            *(uint4 *)(to + tile_place(row0 + lane / 4, lane % 4 * 2 + j)) =
-                make_uint4(widen_pair(lo, first, factor), widen_pair(lo, second, factor),
-                           widen_pair(hi, first, factor), widen_pair(hi, second, factor));
-        }
-    }
+    widen_half(c, &sh->rows[place][half * HALF_TILES], row0 + lane / 4, lane % 4);
     async_proxy_fence();
     mbarrier_arrive(smem_address(&sh->full[place][half]));
 }
@@ -274,17 +296,17 @@ static __device__ __forceinline__ void copy_fp8(const struct attend_args &a,
     int slots[2] = {own_slot<ROWS>(r, first), own_slot<ROWS>(r, first + 1)};
     struct half_codes x, y;
     if (first + 4 > n_old) dependency_wait();
-    read_half(a, slots[0], 0, x);
+    read_half(a, slots[0], 0, 0, x);
     for (int k = first, parity = 0; k < end; k += 2, parity ^= 1) {
         const int next[2] = {own_slot<ROWS>(r, k + 2), own_slot<ROWS>(r, k + 3)};
-        read_half(a, slots[1], 1, y);
+        read_half(a, slots[1], 0, 1, y);
         store_half(a, slots[0], 0, 0, parity, x, sh);
-        read_half(a, slots[0], 1, x);
+        read_half(a, slots[0], 0, 1, x);
         store_half(a, slots[1], 1, 1, parity, y, sh);
-        read_half(a, slots[1], 0, y);
+        read_half(a, slots[1], 0, 0, y);
         store_half(a, slots[0], 0, 1, parity, x, sh);
         if (k + 6 > n_old) dependency_wait(); /* the next pair, and one row group after it */
-        read_half(a, next[0], 0, x);
+        read_half(a, next[0], 0, 0, x);
         store_half(a, slots[1], 1, 0, parity, y, sh);
         slots[0] = next[0];
         slots[1] = next[1];
@@ -331,6 +353,169 @@ static __device__ __forceinline__ void sums_rescale(struct heads_sums &v, const 
     v.sum[1] *= high;
     v.top[0] = top[0];
     v.top[1] = top[1];
+}
+
+/* ---- weights ---- */
+
+/* Rows from n_row on do not count. */
+static __device__ __forceinline__ void mask_scores(float (&s)[32], int n_row)
+{
+    const int t = (int)threadIdx.x % 4;
+    if (n_row >= GROUP) return;
+#pragma unroll
+    for (int i = 0; i < 32; i++) {
+        if (i / 4 * 8 + 2 * t + i % 2 >= n_row) s[i] = -INFINITY;
+    }
+}
+
+/* The largest of a lane's scores of each of its heads, by four chains */
+static __device__ __forceinline__ void lane_largest(const float (&s)[32], float (&most)[2])
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float m[4] = {s[2 * j], s[2 * j + 1], s[2 * j + 4], s[2 * j + 5]};
+#pragma unroll
+        for (int i = 8; i < 32; i += 8) {
+            m[0] = fmaxf(m[0], s[i + 2 * j]);
+            m[1] = fmaxf(m[1], s[i + 2 * j + 1]);
+            m[2] = fmaxf(m[2], s[i + 2 * j + 4]);
+            m[3] = fmaxf(m[3], s[i + 2 * j + 5]);
+        }
+        most[j] = fmaxf(fmaxf(m[0], m[1]), fmaxf(m[2], m[3]));
+    }
+}
+
+/* Logarithms of the heads' maxima, whole: of all their lanes' */
+static __device__ __forceinline__ void heads_largest(const float (&most)[2], float scale,
+                                                     float (&top)[2])
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        float m = fmaxf(most[j], shfl_xor(most[j], 1));
+        m = fmaxf(m, shfl_xor(m, 2));
+        top[j] = ceilf(m * scale);
+    }
+}
+
+/* Both, with rows from n_row on left out */
+static __device__ __forceinline__ void largest_scores(float (&s)[32], int n_row, float scale,
+                                                      float (&top)[2])
+{
+    float most[2];
+    mask_scores(s, n_row);
+    lane_largest(s, most);
+    heads_largest(most, scale, top);
+}
+
+/* Weights relative to `top`, their sums, and the weights as an operand of four products */
+static __device__ __forceinline__ void make_weights(float (&s)[32], float scale,
+                                                    const float (&top)[2], float (&sum)[2],
+                                                    uint32_t (&p)[4][4])
+{
+    float own[2] = {};
+#pragma unroll
+    for (int i = 0; i < 32; i += 2) {
+        const int j = i / 2 % 2;
+        const float x = exp2_approx(fmaf(s[i], scale, -top[j]));
+        const float y = exp2_approx(fmaf(s[i + 1], scale, -top[j]));
+        own[j] += x + y;
+        p[i / 8][i / 2 % 4] = pack_bf16(x, y);
+    }
+    sum[0] += own[0];
+    sum[1] += own[1];
+}
+
+/* ---- results ---- */
+
+enum { RESULT_AHEAD = 8 };
+
+/* Units merged so far, which are touched once a unit: in local memory */
+struct heads_result {
+    float4 o[2 * COLUMNS / 16];
+    float4 stat; /* maximum and sum of head g, of head g + 8 */
+};
+
+/* The first of several units */
+static __device__ __forceinline__ void result_set(struct heads_result *r,
+                                                  const struct heads_sums &v)
+{
+#pragma unroll
+    for (int i = 0; i < 2 * COLUMNS / 16; i++)
+        r->o[i] = make_float4(v.o[4 * i], v.o[4 * i + 1], v.o[4 * i + 2], v.o[4 * i + 3]);
+    r->stat = make_float4(v.top[0], v.sum[0], v.top[1], v.sum[1]);
+    memory_touch(r);
+}
+
+/* v = what there is merged with v */
+static __device__ __forceinline__ void result_merge(const struct heads_result *r,
+                                                    struct heads_sums &v)
+{
+    memory_touch(r);
+    const float4 stat = r->stat;
+    const struct merge x = merge_of(stat.x, v.top[0]), y = merge_of(stat.z, v.top[1]);
+    v.top[0] = x.max;
+    v.top[1] = y.max;
+    v.sum[0] = merged(x, stat.y, v.sum[0]);
+    v.sum[1] = merged(y, stat.w, v.sum[1]);
+#pragma unroll
+    for (int i = 0; i < 2 * COLUMNS / 16; i += RESULT_AHEAD) {
+        float4 o[RESULT_AHEAD];
+        memory_touch(r); /* few registers: so many at a time */
+#pragma unroll
+        for (int k = 0; k < RESULT_AHEAD; k++) o[k] = r->o[i + k];
+#pragma unroll
+        for (int k = 0; k < RESULT_AHEAD; k++) {
+            float *to = v.o + 4 * (i + k);
+            to[0] = merged(x, o[k].x, to[0]);
+            to[1] = merged(x, o[k].y, to[1]);
+            to[2] = merged(y, o[k].z, to[2]);
+            to[3] = merged(y, o[k].w, to[3]);
+        }
+    }
+}
+
+/* Head g of a lane; its other one is 8 on. */
+static __device__ __forceinline__ uint32_t head_of_lane(uint32_t head0)
+{
+    return head0 + threadIdx.x % WARPGROUP / WARP * 16 + threadIdx.x % WARP / 4;
+}
+
+/* From head head0 and column column0 of the values on */
+static __device__ __forceinline__ void store_unit(const struct attend_args &a, uint32_t token,
+                                                  uint32_t head0, int column0, uint32_t unit,
+                                                  const struct heads_sums &v)
+{
+    DCHECK(unit < a.n_part);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const uint32_t head = head_of_lane(head0) + (uint32_t)(8 * j);
+        if (head >= a.n_head) continue;
+        const size_t row = ((size_t)token * a.n_part + unit) * a.n_head + head;
+        float *to = a.part_out + row * KV_LATENT + column0 + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 8; i++)
+            *(float2 *)(to + 8 * i) = make_float2(v.o[4 * i + 2 * j], v.o[4 * i + 2 * j + 1]);
+        if (column0 == 0 && threadIdx.x % 4 == 0)
+            *(float2 *)(a.part_stat + row * 2) = make_float2(v.top[j], v.sum[j]);
+    }
+}
+
+static __device__ __forceinline__ void store_result(const struct attend_args &a, uint32_t token,
+                                                    uint32_t head0, int column0,
+                                                    const struct heads_sums &v)
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        const uint32_t head = head_of_lane(head0) + (uint32_t)(8 * j);
+        if (head >= a.n_head) continue;
+        const float inverse = 1.0f / v.sum[j];
+        bf16 *to =
+            a.out_h + ((size_t)token * a.n_head + head) * KV_LATENT + column0 + threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < COLUMNS / 8; i++)
+            *(uint32_t *)(to + 8 * i) =
+                pack_bf16(v.o[4 * i + 2 * j] * inverse, v.o[4 * i + 2 * j + 1] * inverse);
+    }
 }
 
 #endif
