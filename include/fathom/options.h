@@ -128,7 +128,7 @@ typedef struct fathom_pages_of {
 
 /* What an engine is expected to be asked. */
 typedef struct fathom_load {
-    uint32_t n_request; /* at once; 0: max_num_seqs */
+    uint32_t n_request; /* at once; 0: max_num_seqs, or 64 */
     uint32_t n_input;   /* tokens of each; 0: 1024 */
     uint32_t n_output;  /* 0: 256 */
 } fathom_load;
@@ -148,7 +148,8 @@ typedef struct fathom_options {
     bool fit_model_len;     /* with max_model_len 0: fewer, where the cache has no room for the
                            checkpoint's */
     uint32_t max_num_batched_tokens; /* tokens of a step; 0: 2048 */
-    uint32_t max_num_seqs;           /* requests that run at once; 0: 64 */
+    uint32_t max_num_seqs;           /* requests that run at once; 0: 64, on a GPU
+                                        256 where there is room */
     uint32_t max_queued;             /* requests that wait; 0: 1024 */
     uint64_t max_queued_tokens;      /* prompt tokens that wait to be computed; 0: no limit */
     uint32_t slo_ttft_ms;            /* promised to the first token; 0: nothing is */

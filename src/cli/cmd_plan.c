@@ -111,7 +111,8 @@ static void print_plan(const struct memory_plan *p, const struct engine_settings
     print_weights(p);
     print_cache(p, s);
     print_tiers(p);
-    printf("\nstep of %u tokens\n", s->limits.max_token);
+    printf("\nstep of %u tokens, of up to %u requests (%s)\n", s->limits.max_token, s->max_num_seqs,
+           s->seqs_why ? s->seqs_why : "as --max-num-seqs says");
     for (uint32_t i = 0; i < p->n_buffer; i++) print_size(p->buffers[i].name, p->buffers[i].bytes);
     print_size("arrays", p->step_bytes);
     if (p->padding_bytes) print_size("padding rows' page", p->padding_bytes);

@@ -127,8 +127,11 @@ const struct option option_table[] = {
      "cache has room for",
      .kind = OPTION_COUNT, .choices = "auto", .lo = -1, .hi = 1 << 24, .group = GROUP_MEMORY,
      .commands = PLANNED, .field = FIELD(max_model_len), USE},
-    {"max-num-seqs", NULL, "N", "0", "requests that run at once; 0: 64", .kind = OPTION_COUNT,
-     .hi = 65536, .group = GROUP_MEMORY, .commands = PLANNED, .field = FIELD(max_num_seqs), USE},
+    {"max-num-seqs", NULL, "N", "0",
+     "requests that run at once, on each rank of --data-parallel-size; 0: 64, on a GPU 256 where "
+     "that leaves 15 of 16 pages of the cache and half a step to prompts",
+     .kind = OPTION_COUNT, .hi = 65536, .group = GROUP_MEMORY, .commands = PLANNED,
+     .field = FIELD(max_num_seqs), USE},
     {"max-num-batched-tokens", NULL, "N", "0", "tokens of one step; 0: 2048", .kind = OPTION_COUNT,
      .hi = 1 << 20, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(max_num_batched_tokens), USE},

@@ -123,7 +123,7 @@ static fathom_err compare(const struct host_hello *a, const struct host_hello *b
     }
     FAIL(d, FATHOM_EMISMATCH,
          "layout: host %u and host 0 cut the model or limit steps in other ways: give all hosts "
-         "the same options",
+         "the same options, and where their memory differs --max-num-seqs",
          r);
 }
 

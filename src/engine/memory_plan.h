@@ -112,7 +112,8 @@ fathom_err memory_plan_make_here(struct memory_plan *out, const struct engine_se
                                  fathom_diag *d);
 
 /* memory_plan_fit - either of them, and where no request of max_context fits, with s->fit_context a
- * plan with the whole pages that do: s->limits.max_context is then theirs
+ * plan with the whole pages that do: s->limits.max_context is then theirs. With s->fit_seqs
+ * SETTINGS_MAX_NUM_SEQS_GPU requests run at once, where that leaves 15 of 16 pages
  *
  *   available_bytes  0: the memory that is free now */
 fathom_err memory_plan_fit(struct memory_plan *out, struct engine_settings *s,

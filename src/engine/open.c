@@ -273,6 +273,7 @@ static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *
     TRY(check_draft_layer(s, p->checkpoint, &p->config, d));
     log_weights(o, s, &p->config);
     TRY(memory_plan_fit(&p->plan, s, &p->config, p->checkpoint, 0, d));
+    if (s->seqs_why) LOG_INFO("engine", "max_num_seqs=%u: %s", s->max_num_seqs, s->seqs_why);
     if (is_first_host(s)) TRY(memory_check_host(&p->plan, s, d));
     s->loading.load_bytes = p->plan.weights_bytes;
     if (s->hosts) {

@@ -22,6 +22,11 @@ static fathom_err check_count(const char *flag, uint32_t given, uint32_t fallbac
     return FATHOM_OK;
 }
 
+static uint32_t least(uint64_t n, uint32_t most)
+{
+    return n < most ? (uint32_t)n : most;
+}
+
 static fathom_err resolve_ranks(struct engine_settings *out, const fathom_options *o,
                                 fathom_diag *d)
 {
@@ -284,9 +289,7 @@ static fathom_err resolve_drafts(struct engine_settings *out, const fathom_optio
     }
     out->n_draft = o->n_draft;
     l->with_mtp = o->n_draft > 0;
-    out->max_score = SETTINGS_MAX_SCORE < l->max_token ? SETTINGS_MAX_SCORE : l->max_token;
-    uint64_t n_row = (uint64_t)l->max_request * (1 + o->n_draft) + out->max_score;
-    l->max_logit_row = n_row < l->max_token ? (uint32_t)n_row : l->max_token;
+    out->max_score = least(SETTINGS_MAX_SCORE, l->max_token);
     return FATHOM_OK;
 }
 
@@ -299,12 +302,7 @@ static fathom_err resolve_graphs(struct engine_settings *out, const fathom_optio
     c->n_warm_up = o->n_graph_warm_up ? o->n_graph_warm_up : 1;
     c->by_all_lanes = out->place.n_host > 1 && out->place.parallel.dp.size > 1;
     if (o->enforce_eager) return FATHOM_OK;
-    if (o->n_graph_size == 0) {
-        uint64_t n_row = (uint64_t)out->limits.max_request * (1 + out->n_draft);
-        bool all = n_row < out->limits.max_token;
-        c->n_size = step_graph_sizes(c->sizes, all ? (uint32_t)n_row : out->limits.max_token);
-        return FATHOM_OK;
-    }
+    out->usual_graphs = o->n_graph_size == 0;
     if (o->n_graph_size > STEP_GRAPH_SIZES_MAX) {
         FAIL(d, FATHOM_EINVAL, "--compilation-config: %u cudagraph_capture_sizes, at most %d",
              o->n_graph_size, STEP_GRAPH_SIZES_MAX);
@@ -367,6 +365,40 @@ struct model_config settings_stored(const struct engine_settings *s,
     return stored;
 }
 
+void settings_set_seqs(struct engine_settings *s, uint32_t n, const char *why)
+{
+    struct model_limits *l = &s->limits;
+    struct step_graph_config *c = &s->graphs;
+    ASSERT(n >= 1 && n <= LIMIT_NUM_SEQS && l->max_token >= 1);
+    s->max_num_seqs = s->admission.max_num_seqs = n;
+    s->seqs_why = why;
+    l->max_request = least(n, l->max_token);
+    const uint64_t n_row = (uint64_t)l->max_request * (1 + s->n_draft);
+    l->max_logit_row = least(n_row + s->max_score, l->max_token);
+    if (s->usual_graphs) c->n_size = step_graph_sizes(c->sizes, least(n_row, l->max_token));
+}
+
+/* As many as were given, or the default. It becomes more on a GPU whose cache has room, if the
+ * tokens of so many answers and their drafts leave half of a step to prompts. */
+static fathom_err resolve_seqs(struct engine_settings *out, const fathom_options *o, fathom_diag *d)
+{
+    const uint64_t n_row = (uint64_t)SETTINGS_MAX_NUM_SEQS_GPU * (1 + out->n_draft);
+    const char *why = "256 would take more than half of --max-num-batched-tokens";
+    uint32_t n;
+    TRY(check_count("--max-num-seqs", o->max_num_seqs, SETTINGS_MAX_NUM_SEQS, LIMIT_NUM_SEQS, &n,
+                    d));
+    if (o->max_num_seqs > 0) {
+        why = NULL;
+    } else if (out->backend != FATHOM_BACKEND_CUDA) {
+        why = "the default of a CPU";
+    } else if (n_row <= out->limits.max_token / 2) {
+        out->fit_seqs = true;
+        why = "256 would take more than a sixteenth of the cache";
+    }
+    settings_set_seqs(out, n, why);
+    return FATHOM_OK;
+}
+
 static uint32_t share_prompts_of(const fathom_options *o)
 {
     if (o->share_prompts == 0) return SETTINGS_SHARE_PROMPTS;
@@ -411,12 +443,9 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     }
     TRY(check_count("--max-num-batched-tokens", o->max_num_batched_tokens,
                     SETTINGS_MAX_NUM_BATCHED_TOKENS, LIMIT_BATCHED_TOKENS, &l->max_token, d));
-    TRY(check_count("--max-num-seqs", o->max_num_seqs, SETTINGS_MAX_NUM_SEQS, LIMIT_NUM_SEQS,
-                    &out->max_num_seqs, d));
     TRY(check_count("--max-queued", o->max_queued, SETTINGS_MAX_QUEUED, LIMIT_QUEUED,
                     &out->max_queued, d));
-    out->admission = (struct admission_config){.max_num_seqs = out->max_num_seqs,
-                                               .max_num_batched_tokens = l->max_token,
+    out->admission = (struct admission_config){.max_num_batched_tokens = l->max_token,
                                                .max_queued_tokens = o->max_queued_tokens,
                                                .ttft_us = (uint64_t)o->slo_ttft_ms * 1000,
                                                .tpot_us = (uint64_t)o->slo_tpot_ms * 1000};
@@ -425,9 +454,9 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
     out->max_flight = o->no_async ? 1 : 2;
     if (out->place.parallel.pp.size > 1)
         out->max_flight = l->n_flight = out->place.parallel.pp.size;
-    l->max_request = out->max_num_seqs < l->max_token ? out->max_num_seqs : l->max_token;
     TRY(resolve_drafts(out, o, config, d));
     TRY(resolve_graphs(out, o, d));
+    TRY(resolve_seqs(out, o, d));
 
     out->memory_utilization = o->memory_utilization == 0 ? 0.9 : o->memory_utilization;
     if (!(out->memory_utilization > 0 && out->memory_utilization <= 1)) {

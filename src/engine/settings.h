@@ -15,6 +15,7 @@ struct stage_net;
 
 enum {
     SETTINGS_MAX_NUM_SEQS = 64,
+    SETTINGS_MAX_NUM_SEQS_GPU = 256, /* where there is room: memory_plan_fit */
     SETTINGS_MAX_NUM_BATCHED_TOKENS = 2048,
     SETTINGS_MAX_QUEUED = 1024,
     SETTINGS_SHARE_PROMPTS = 256,
@@ -31,6 +32,8 @@ struct engine_settings {
     int devices[PARALLEL_RANKS_MAX]; /* GPUs of the ranks that run here */
     struct model_loading loading;
     uint32_t max_num_seqs;
+    bool fit_seqs;        /* it may become SETTINGS_MAX_NUM_SEQS_GPU */
+    const char *seqs_why; /* of a default: for the log and the plan; NULL: given */
     uint32_t max_queued;
     struct admission_config admission;
     bool priorities;
@@ -52,6 +55,7 @@ struct engine_settings {
                             requests each. Else, where the backend is asynchronous, 1, or 2 for a
                             step that is launched while the one before it runs */
     struct step_graph_config graphs; /* n_size 0: none; padding_page is the runner's */
+    bool usual_graphs;               /* their sizes are step_graph_sizes' */
 };
 
 /* settings_n_rank - ranks that run here; a slice runs by itself */
@@ -64,6 +68,10 @@ static inline uint32_t settings_n_rank(const struct engine_settings *s)
 /* settings_place - who computes rank i of those that run here. On a CPU they share the threads. */
 void settings_place(struct model_place *out, const struct engine_settings *s, uint32_t i);
 
+/* settings_set_seqs - let n >= 1 requests run at once: rows of a step and recorded sizes follow.
+ * `why` becomes seqs_why. */
+void settings_set_seqs(struct engine_settings *s, uint32_t n, const char *why);
+
 /* settings_stored - the config with the method of quantization that the weights get: made-up ones
  * that of --quantization, ones that are quantized while they load FP8 */
 struct model_config settings_stored(const struct engine_settings *s,
@@ -73,6 +81,7 @@ struct model_config settings_stored(const struct engine_settings *s,
  *
  * AUTO: backend cuda where there is a device, else cpu; activations f32 for an f32 checkpoint, else
  * bf16, on cuda fp8 if the widths of a rank are multiples of 128; cache bf16.
+ * max_num_seqs that is not given is 64 until memory_plan_fit has seen what more would take.
  * Errors  EINVAL, EUNSUPPORTED: names the flag, the value and the range. */
 fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o,
                             const struct model_config *config, fathom_diag *d);

@@ -32,7 +32,7 @@ uint32_t step_graph_sizes(uint32_t sizes[STEP_GRAPH_SIZES_MAX], uint32_t n_row)
     uint32_t n = 0;
     for (uint32_t size = 1; size < last;) {
         sizes[n++] = size;
-        size += size < FEW ? 1 : size < EIGHTHS ? 8 : 16;
+        size += size < FEW ? 1 : size < EIGHTHS ? 8 : 32;
     }
     sizes[n++] = last;
     ASSERT(n <= STEP_GRAPH_SIZES_MAX);

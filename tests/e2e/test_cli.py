@@ -242,8 +242,12 @@ class Cli(unittest.TestCase):
         self.assertIn("every tensor that the model needs is there", out)
 
     def test_plan_fits_or_names_what_would(self):
-        out, _ = run("plan")
+        out, _ = run("plan", "--backend", "cpu")
         self.assertIn("all 64 requests of 4,096 tokens at once", out)
+        self.assertIn("of up to 64 requests (the default of a CPU)", out)
+        gpu = ("plan", PILOT, "--backend", "cuda", "--memory", "64g")
+        self.assertIn("of up to 256 requests (the default of a GPU)", run(*gpu)[0])
+        self.assertIn("of up to 96 requests (as --max-num-seqs says)", run(*gpu, "--max-num-seqs", "96")[0])
         self.assertIn("config", run("plan", PILOT + "/config.json")[0])
         out, err = run("plan", "--memory", "60M", status=1)
         self.assertIn("0 tokens in 0 pages", out)

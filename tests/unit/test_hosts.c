@@ -168,7 +168,7 @@ static void each_difference_is_named(void **state)
     other.identity.layout.bytes[5] ^= 1;
     expect_refusal(&zero, &other,
                    "layout: host 1 and host 0 cut the model or limit steps in other ways: give "
-                   "all hosts the same options");
+                   "all hosts the same options, and where their memory differs --max-num-seqs");
     other = self_of(1, 3);
     expect_refusal(&zero, &other, "--nnodes: host 1 was given 3, host 0 2");
     other = one;

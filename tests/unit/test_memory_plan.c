@@ -248,6 +248,67 @@ static void a_context_is_fitted_to_the_cache_where_that_is_asked_for(void **stat
     assert_int_equal(memory_plan_fit(&p, &s, &config, pilot, 1 << 20, NULL), FATHOM_ENOMEM);
 }
 
+/* The plan of options without max_num_seqs is that of as many as were chosen. */
+static void expect_seqs(fathom_options o, uint64_t available, uint32_t n, const char *why)
+{
+    struct memory_plan p, given;
+    struct engine_settings s, as;
+    assert_int_equal(settings_resolve(&s, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(memory_plan_fit(&p, &s, &config, pilot, available, NULL), FATHOM_OK);
+    assert_int_equal(s.max_num_seqs, n);
+    assert_non_null(strstr(s.seqs_why, why));
+    o.max_num_seqs = n;
+    o.max_model_len = s.limits.max_context;
+    assert_int_equal(settings_resolve(&as, &o, &config, NULL), FATHOM_OK);
+    assert_int_equal(memory_plan_fit(&given, &as, &config, pilot, available, NULL), FATHOM_OK);
+    assert_null(as.seqs_why);
+    assert_memory_equal(&s.limits, &as.limits, sizeof s.limits);
+    assert_memory_equal(&s.graphs, &as.graphs, sizeof s.graphs);
+    assert_int_equal(s.admission.max_num_seqs, n);
+    assert_int_equal(p.total_bytes, given.total_bytes);
+    assert_int_equal(p.n_page_wanted, given.n_page_wanted);
+    assert_int_equal(p.n_page, given.n_page);
+}
+
+/* Memory of which so many pages are free for a cache of 64 requests. */
+static uint64_t memory_of(uint32_t n_page)
+{
+    struct memory_plan p;
+    fathom_options o = {.backend = FATHOM_BACKEND_CUDA, .max_num_seqs = 64};
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    const uint64_t bytes = p.total_bytes - p.kv_bytes + (n_page + 1) * p.kv.page_bytes;
+    return (uint64_t)((double)bytes / 0.9);
+}
+
+static void more_requests_run_on_a_gpu_where_the_cache_is_hardly_smaller(void **state)
+{
+    (void)state;
+    struct memory_plan few, many;
+    fathom_options o = {.backend = FATHOM_BACKEND_CUDA, .max_num_seqs = 64};
+    assert_int_equal(plan(&few, &o, 64 * GIB, NULL), FATHOM_OK);
+    o.max_num_seqs = SETTINGS_MAX_NUM_SEQS_GPU;
+    assert_int_equal(plan(&many, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_true(many.n_page < few.n_page);
+    const uint32_t lost = few.n_page - many.n_page;
+    o.max_num_seqs = 0;
+    expect_seqs(o, 64 * GIB, 256, "the default of a GPU");
+    expect_seqs(o, memory_of((lost + 2) * 16), 256, "the default of a GPU");
+    expect_seqs(o, memory_of((lost - 2) * 16), 64, "a sixteenth of the cache");
+    o.fit_model_len = true; /* a context that takes all there is has no page to spare */
+    expect_seqs(o, memory_of(20), 64, "a sixteenth of the cache");
+    o.fit_model_len = false;
+    expect_seqs(o, memory_of(64), 64, "a sixteenth of the cache");
+    o.kv_cache_bytes = 100 * (uint64_t)PILOT_PAGE_BF16; /* given: the same with either */
+    expect_seqs(o, 64 * GIB, 256, "the default of a GPU");
+    o.kv_cache_bytes = 0;
+    o.n_draft = 1;
+    expect_seqs(o, 64 * GIB, 256, "the default of a GPU");
+    o.pipeline = 2;
+    expect_seqs(o, 64 * GIB, 256, "the default of a GPU");
+    o = (fathom_options){.backend = FATHOM_BACKEND_CPU};
+    expect_seqs(o, 64 * GIB, 64, "the default of a CPU");
+}
+
 static void what_does_not_fit_is_told_with_the_smallest_change(void **state)
 {
     (void)state;
@@ -431,6 +492,7 @@ int main(void)
         cmocka_unit_test(a_size_that_is_given_is_taken),
         cmocka_unit_test(a_gpu_is_filled_and_a_cpu_is_not),
         cmocka_unit_test(a_context_is_fitted_to_the_cache_where_that_is_asked_for),
+        cmocka_unit_test(more_requests_run_on_a_gpu_where_the_cache_is_hardly_smaller),
         cmocka_unit_test(what_does_not_fit_is_told_with_the_smallest_change),
         cmocka_unit_test(a_gpu_needs_room_for_its_operators),
         cmocka_unit_test(a_slice_takes_its_share),

@@ -432,6 +432,36 @@ static void recorded_sizes_are_sorted_and_within_a_step(void **state)
            "129 cudagraph_capture_sizes");
 }
 
+static void more_requests_run_on_a_gpu_where_half_a_step_holds_their_tokens(void **state)
+{
+    (void)state;
+    const struct {
+        fathom_options o;
+        bool fits;
+        const char *why;
+    } cases[] = {
+        {{.backend = FATHOM_BACKEND_CPU}, false, "of a CPU"},
+        {{.backend = FATHOM_BACKEND_CUDA}, true, NULL},
+        {{.backend = FATHOM_BACKEND_CUDA, .max_num_seqs = 64}, false, NULL},
+        {{.backend = FATHOM_BACKEND_CUDA, .n_draft = 3}, true, NULL},
+        {{.backend = FATHOM_BACKEND_CUDA, .n_draft = 4}, false, "half of --max-num-batched-tokens"},
+        {{.backend = FATHOM_BACKEND_CUDA, .max_num_batched_tokens = 512}, true, NULL},
+        {{.backend = FATHOM_BACKEND_CUDA, .max_num_batched_tokens = 511},
+         false,
+         "half of --max-num-batched-tokens"},
+    };
+    struct engine_settings s;
+    struct model_config c = config;
+    c.n_mtp = 1;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_int_equal(settings_resolve(&s, &cases[i].o, &c, NULL), FATHOM_OK);
+        assert_int_equal(s.max_num_seqs, 64);
+        assert_int_equal(s.fit_seqs, cases[i].fits);
+        assert_int_equal(s.seqs_why == NULL, cases[i].o.max_num_seqs > 0);
+        if (cases[i].why) assert_non_null(strstr(s.seqs_why, cases[i].why));
+    }
+}
+
 static void every_range_names_its_flag(void **state)
 {
     (void)state;
@@ -472,6 +502,7 @@ int main(void)
         cmocka_unit_test(stages_are_of_ranks_that_share_layers),
         cmocka_unit_test(a_device_goes_to_the_rank_that_runs),
         cmocka_unit_test(recorded_sizes_are_sorted_and_within_a_step),
+        cmocka_unit_test(more_requests_run_on_a_gpu_where_half_a_step_holds_their_tokens),
         cmocka_unit_test(every_range_names_its_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
