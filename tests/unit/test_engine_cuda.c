@@ -276,6 +276,27 @@ static void pages_from_the_memory_tier_give_the_same_bits(void **state)
     assert_true(s.tiers.n_ram_hit > 0);
 }
 
+/* Where nothing is said, and a step has room for them, or not. */
+static void a_gpu_runs_more_requests_where_there_is_room(void **state)
+{
+    (void)state;
+    static struct answer a[1];
+    const uint32_t n_token[] = {512, MAX_LEN}, n_request[] = {256, 64};
+    for (int i = 0; i < 2; i++) {
+        fathom_options o = options_of(false);
+        o.max_num_seqs = 0;
+        o.max_num_batched_tokens = n_token[i];
+        fathom_engine *e = open_engine(&o);
+        assert_int_equal(fathom_get_info(e)->max_num_seqs, n_request[i]);
+        assert_int_equal(fathom_get_info(e)->max_requests, n_request[i] + N_REQUEST);
+        assert_int_equal(submit(e, a, 0, NULL), FATHOM_OK);
+        answers_wait(e, 1);
+        expect_one(a, plain[0], 0, "room for more requests");
+        fathom_close(e);
+        expect_nothing_left("after fathom_close");
+    }
+}
+
 static void a_ranks_slice_runs_by_itself(void **state)
 {
     (void)state;
@@ -653,6 +674,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(a_stop_drops_what_was_launched_ahead),
         cmocka_unit_test(drafts_prefixes_and_chunks_give_the_same_bits),
         cmocka_unit_test(pages_from_the_memory_tier_give_the_same_bits),
+        cmocka_unit_test(a_gpu_runs_more_requests_where_there_is_room),
         cmocka_unit_test(a_ranks_slice_runs_by_itself),
         cmocka_unit_test(two_ranks_give_the_same_bits),
         cmocka_unit_test(two_ranks_with_requests_of_their_own_give_the_same_bits),
