@@ -26,13 +26,13 @@ static uint32_t least(uint32_t a, uint32_t b)
 
 uint32_t step_graph_sizes(uint32_t sizes[STEP_GRAPH_SIZES_MAX], uint32_t n_row)
 {
-    enum { FEW = 8, EIGHTHS = 64, LARGEST = 256 };
+    enum { FEW = 8, EIGHTHS = 64, SIXTEENTHS = 128, LARGEST = 256 };
     uint32_t last = least(n_row, LARGEST);
     ASSERT(last >= 1);
     uint32_t n = 0;
     for (uint32_t size = 1; size < last;) {
         sizes[n++] = size;
-        size += size < FEW ? 1 : size < EIGHTHS ? 8 : 32;
+        size += size < FEW ? 1 : size < EIGHTHS ? 8 : size < SIXTEENTHS ? 16 : 32;
     }
     sizes[n++] = last;
     ASSERT(n <= STEP_GRAPH_SIZES_MAX);

@@ -43,8 +43,8 @@ struct step_graph_config {
 };
 
 /* step_graph_sizes - the list for decode steps of up to n_row rows: each up to 8, then every 8th up
- * to 64, every 32nd up to 256, and n_row itself if it is no more; returns how many. Padding costs a
- * small step most, and each size so much of the start. */
+ * to 64, every 16th up to 128, every 32nd up to 256, and n_row itself if it is no more; returns how
+ * many. Padding costs a small step most, and each size so much of the start. */
 uint32_t step_graph_sizes(uint32_t sizes[STEP_GRAPH_SIZES_MAX], uint32_t n_row);
 
 struct step_graphs;
