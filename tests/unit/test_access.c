@@ -112,8 +112,8 @@ static void a_path_is_one_printable_line(void **state)
          "/?31mRED??"},
         {"/\xe2\x80\xa8\xe2\x80\xa9x", "/??x"},
         {"/\xe2\x80\xae"
-         "gpj\xe2\x81\xa6\xe2\x80\x8f\xd8\x9c",
-         "/?gpj???"},
+         "gpj\xe2\x81\xa6\xe2\x80\x8f\xd8\x9c\xe2\x81\xa9\xe2\x80\xac",
+         "/?gpj?????"},
         {"/\xff\xc3\xa9", "/???"},
         {"/\xc2\xa0", "/\xc2\xa0"},
     };
