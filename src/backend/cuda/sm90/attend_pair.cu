@@ -12,8 +12,8 @@
  * the taker sends back: at most one group is on its way. A place of rows is full when the copying
  * warpgroup has told so, and empty when both warpgroups have.
  *
- * While a warpgroup waits for parts and makes weights, the other one's products run. Units, the
- * order of their sums and what is left to combine_kernel are those of attend_heads.cu. */
+ * While a warpgroup waits for parts and makes weights, the other one's products run. Units are
+ * those of attend_pair_unit; who merges them, and in which order, is as in attend_heads.cu. */
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/attend_heads.cuh"
 
@@ -218,8 +218,9 @@ static __device__ __forceinline__ void send_parts(struct pair_shared *sh, const 
     }
 }
 
-/* s += the other block's parts of the n-th group. The word that says they have been read leaves
- * behind the reads, whose last value it has. */
+/* s += the other block's parts of the n-th group. They are seen once their bytes have counted; to
+ * acquire more, of the cluster's scope, would empty L1. The word that says they have been read
+ * leaves behind the reads, whose last value it has. */
 static __device__ __forceinline__ void take_parts(struct pair_shared *sh, const struct peer &p,
                                                   int n, float (&s)[32])
 {
