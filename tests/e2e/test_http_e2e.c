@@ -370,7 +370,9 @@ static void idle_connections_keep_nobody_out(void **state)
     static const char *const texts[] = {"", "GET / HTTP/1.1\r\nX",
                                         POST "Content-Length: 9\r\n\r\n{"};
     enum { MAX = 32, N = 100 };
-    const struct server_options o = {.max_connections = MAX};
+    /* one thread takes connections as they came: none of them comes after c, which would go for it
+     * between two requests */
+    const struct server_options o = {.max_connections = MAX, .n_http_thread = 1};
     struct world w;
     struct http_client idle[N], c;
     world_open(&w, &o, NULL);
