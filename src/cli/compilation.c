@@ -75,8 +75,15 @@ static fathom_err read_keys(const json_t *root, struct compilation *out, struct 
 {
     const char *key;
     json_t *v;
+    if (json_is_integer(root)) { /* as older command lines have it: a level of -O */
+        uint32_t level;
+        TRY(read_count(root, "the level", 0, 3, &level, d));
+        out->no_graphs = level == 0;
+        return FATHOM_OK;
+    }
     if (!json_is_object(root)) {
-        FAIL(d, FATHOM_EINVAL, OPTION " is %s, needed is an object", json_type_text(root));
+        FAIL(d, FATHOM_EINVAL, OPTION " is %s, needed is an object, or a level of 0 to 3",
+             json_type_text(root));
     }
     json_object_foreach ((json_t *)(uintptr_t)root, key, v) {
         if (json_is_null(v)) continue;

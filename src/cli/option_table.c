@@ -249,7 +249,7 @@ const struct option option_table[] = {
     {"compilation-config", "-cc", "JSON", NULL,
      "which steps are recorded: cudagraph_mode NONE or FULL, cudagraph_capture_sizes (tokens of a "
      "step; steps in between are padded), cudagraph_num_of_warmups; kernels are compiled ahead of "
-     "time, so that other keys have no effect",
+     "time, so that other keys have no effect; or a level, as -O has it",
      .kind = OPTION_JSON, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(compilation_config), USE},
     {"optimization-level", "-O", "N", "-1",

@@ -51,6 +51,8 @@ static void what_the_guides_give_works(void **state)
     assert_true(parsed("{\"cudagraph_mode\": \"NONE\"}", -1, NULL).no_graphs);
     assert_true(parsed("{\"cudagraph_capture_sizes\": []}", -1, NULL).no_graphs);
     assert_true(parsed(NULL, 0, NULL).no_graphs);
+    assert_true(parsed("0", -1, NULL).no_graphs);
+    assert_false(parsed("3", -1, NULL).no_graphs);
     assert_false(parsed(NULL, 1, NULL).no_graphs);
     assert_false(parsed("{\"cudagraph_mode\": null}", -1, NULL).no_graphs);
 }
@@ -67,7 +69,8 @@ static void anything_else_is_refused_and_says_why(void **state)
 {
     (void)state;
     assert_refused("{", "line 1");
-    assert_refused("3", "is an integer, needed is an object");
+    assert_refused("7", "the level is 7, needed is 0 to 3");
+    assert_refused("[3]", "is an array, needed is an object, or a level of 0 to 3");
     assert_refused("{\"cudagraph_mode\": \"HALF\"}", "cudagraph_mode is HALF");
     assert_refused("{\"cudagraph_mode\": 2}", "cudagraph_mode is an integer");
     assert_refused("{\"cudagraph_capture_sizes\": 8}", "is an integer, needed is an array");
