@@ -380,14 +380,15 @@ class Cli(unittest.TestCase):
             self.assertEqual([f for f in found if f["level"] == "bad"], [])
 
     def test_bench_latency_times_a_batch(self):
+        # answers long enough that experts are watched before the last of them ends
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "out.json")
             out, _ = run("bench", "latency", "--batch-size", "2", "--input-len", "40",
-                         "--output-len", "8", "--num-iters", "2", "--num-iters-warmup", "1",
+                         "--output-len", "64", "--num-iters", "2", "--num-iters-warmup", "1",
                          "--max-model-len", "256", "--output-json", path)
             with open(path, encoding="utf-8") as f:
                 result = json.load(f)
-        self.assertIn("2 requests, 40 tokens in, 8 out", out)
+        self.assertIn("2 requests, 40 tokens in, 64 out", out)
         self.assertEqual((result["batch"], result["repeats"]), (2, 2))
         for spread in (result["prefill_ms"], result["step_ms"], result["output_tok_s"]):
             self.assertTrue(0 < spread["min"] <= spread["median"] <= spread["max"])
