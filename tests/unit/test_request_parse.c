@@ -582,68 +582,6 @@ static void test_best_of_makes_more_choices_than_are_told(void **state)
     api_request_free(&r);
 }
 
-static enum api_switch thinking_of(const char *fields)
-{
-    struct api_request r;
-    struct api_error e;
-    char body[512];
-    (void)snprintf(body, sizeof body, "{" M ",%s}", fields);
-    if (parse(&r, API_CHAT, body, &e)) fail_msg("%s: %s", body, e.diag.text);
-    enum api_switch thinking = r.thinking;
-    api_request_free(&r);
-    return thinking;
-}
-
-static void test_thinking_switches(void **state)
-{
-    (void)state;
-    assert_int_equal(thinking_of("\"reasoning_effort\":\"minimal\""), API_OFF);
-    assert_int_equal(thinking_of("\"reasoning_effort\":\"low\""), API_ON);
-    assert_int_equal(thinking_of("\"thinking\":{\"type\":\"enabled\"}"), API_ON);
-    assert_int_equal(thinking_of("\"thinking\":{\"type\":\"auto\"}"), API_UNSET);
-    assert_int_equal(thinking_of("\"chat_template_kwargs\":{\"enable_thinking\":true}"), API_ON);
-    assert_int_equal(thinking_of("\"chat_template_kwargs\":{\"thinking\":false}"), API_OFF);
-    assert_int_equal(thinking_of("\"enable_thinking\":true"), API_ON);
-    assert_int_equal(thinking_of("\"enable_thinking\":\"false\""), API_OFF);
-    /* the most specific field holds, in whatever order */
-    const char *on = "\"chat_template_kwargs\":{\"thinking\":true},"
-                     "\"thinking\":{\"type\":\"disabled\"},\"reasoning_effort\":\"none\"";
-    const char *off = "\"reasoning_effort\":\"high\",\"thinking\":{\"type\":\"disabled\"}";
-    assert_int_equal(thinking_of(on), API_ON);
-    assert_int_equal(thinking_of(off), API_OFF);
-}
-
-static uint32_t budget_of(const char *fields)
-{
-    struct api_request r;
-    struct api_error e;
-    char body[512];
-    (void)snprintf(body, sizeof body, "{" M "%s}", fields);
-    if (parse(&r, API_CHAT, body, &e)) fail_msg("%s: %s", body, e.diag.text);
-    uint32_t budget = r.thinking_budget;
-    api_request_free(&r);
-    return budget;
-}
-
-static void test_thinking_budgets(void **state)
-{
-    (void)state;
-    assert_int_equal(budget_of(""), API_NO_BUDGET);
-    assert_int_equal(budget_of(",\"thinking_token_budget\":-1"), API_NO_BUDGET);
-    assert_int_equal(budget_of(",\"thinking_token_budget\":0"), 0);
-    assert_int_equal(budget_of(",\"thinking_token_budget\":2147483647"), INT32_MAX);
-    assert_int_equal(budget_of(",\"thinking\":{\"type\":\"auto\",\"budget_tokens\":7}"), 7);
-    assert_int_equal(budget_of(",\"thinking\":{\"type\":\"disabled\",\"budget_tokens\":0}"), 0);
-    assert_int_equal(budget_of(",\"thinking_budget\":9"), 9);
-    /* the smallest holds, in whatever order */
-    assert_int_equal(budget_of(",\"thinking_token_budget\":5,"
-                               "\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":7}"),
-                     5);
-    assert_int_equal(budget_of(",\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":7},"
-                               "\"thinking_token_budget\":-1"),
-                     7);
-}
-
 static void test_prompt_forms(void **state)
 {
     (void)state;
@@ -790,8 +728,6 @@ int main(void)
         cmocka_unit_test(test_usage_of_each_chunk_comes_with_that_of_all),
         cmocka_unit_test(test_prompt_logprobs_of_nothing_may_stream),
         cmocka_unit_test(test_best_of_makes_more_choices_than_are_told),
-        cmocka_unit_test(test_thinking_switches),
-        cmocka_unit_test(test_thinking_budgets),
         cmocka_unit_test(test_prompt_forms),
         cmocka_unit_test(test_tool_choice_none_hides_tools),
         cmocka_unit_test(test_what_the_answer_must_be),
