@@ -11,7 +11,7 @@
 #include "fathom/err.h"
 #include "hub/order.h"
 
-enum { HUB_ATTEMPTS = 5 }; /* in a row, none of which brought a byte */
+enum { HUB_ATTEMPTS = 5 }; /* in a row, none of which got a file further */
 
 /* A request, from before it is made to after its end. */
 struct hub_request {

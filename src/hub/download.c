@@ -25,7 +25,8 @@ struct transfer {
     struct hub_request request;
     struct download *download;
     uint64_t due_us;
-    unsigned n_failed; /* attempts since the last byte */
+    uint64_t furthest; /* most bytes that were there, of attempts since the last wrong sum */
+    unsigned n_failed; /* attempts since it last got further */
     unsigned n_bad_sum;
     bool begun;     /* the answer's first bytes were looked at */
     fathom_err err; /* of the disk, or of an answer that is not what was asked for */
@@ -74,7 +75,10 @@ static size_t take_bytes(char *bytes, size_t one, size_t n, void *arg)
     if (!t->begun) t->err = look_at_answer(t);
     if (!t->err) t->err = partial_add(&t->partial, bytes, n, w->diag);
     if (t->err) return 0;
-    t->n_failed = 0;
+    if (t->partial.n > t->furthest) {
+        t->furthest = t->partial.n;
+        t->n_failed = 0;
+    }
     w->done_bytes += n;
     w->fetched_bytes += n;
     return n;
@@ -122,6 +126,7 @@ static fathom_err finish(struct transfer *t)
     fathom_err err = partial_finish(&t->partial, &sum);
     if (err == FATHOM_EFORMAT && ++t->n_bad_sum < SUMS_TRIED) {
         w->done_bytes -= n;
+        t->furthest = 0;
         t->state = WAITING;
         return FATHOM_OK;
     }

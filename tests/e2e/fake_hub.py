@@ -16,7 +16,7 @@ def git_id(data):
 class Hub:
     """files: {path: bytes}; large: those kept as LFS. `faults`: a list a path of what its next
     answers do instead: "cut" (half, then the connection ends), "busy", "broken", "wrong", "long",
-    "all" (no ranges), "silent"."""
+    "all" (no ranges), "cut all" (both), "silent"."""
 
     def __init__(self, files, large=(), repository="org/name", token=None, gated=False):
         self.files, self.large, self.repository = files, set(large), repository
@@ -130,7 +130,7 @@ class Hub:
             return
         begin = 0
         wanted = h.headers.get("Range")
-        if wanted and fault != "all":
+        if wanted and fault not in ("all", "cut all"):
             begin = int(wanted.split("=")[1].split("-")[0])
         if begin > len(data) or (begin == len(data) and begin):
             self.say(h, 416)
@@ -145,7 +145,7 @@ class Hub:
             h.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
         h.send_header("Content-Length", str(len(body)))
         h.end_headers()
-        if fault == "cut":
+        if fault in ("cut", "cut all"):
             h.wfile.write(body[:len(body) // 2])
             h.wfile.flush()
             h.close_connection = True

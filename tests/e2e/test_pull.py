@@ -183,6 +183,14 @@ class Pull(unittest.TestCase):
         self.pull()
         self.check_whole()
 
+    def test_a_hub_that_never_gets_further_is_given_up(self):
+        self.hub.faults = {"model-1.safetensors": ["cut all"] * 1000}
+        self.assertIn("run the command again", self.pull(status=1))
+        self.assertLess(len(self.hub.cdn_asked), 20)
+        self.hub.faults = {"model-1.safetensors": ["cut all", "wrong", "cut", "cut"]}
+        self.pull()
+        self.check_whole()
+
     def test_no_space_is_told_and_what_has_come_stays(self):
         limit = ("bash", "-c", 'trap "" XFSZ; ulimit -f 1000; exec "$@"', "bash")
         said = self.pull(status=1, wrap=limit)  # a file of at most 1 MB: the disk's own refusal
