@@ -239,6 +239,7 @@ void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const s
             LOG_INFO("router", "%s is %s%s%s", s->url, l->is_up ? "up" : "down", *why ? ": " : "",
                      why);
             if (!l->is_up) prefix_table_forget(p->prefixes, place);
+            if (s->state == STATE_DOWN) s->n_failed = 0; /* those were lost as it went down */
             s->state = next;
         }
         if (l->is_up) {

@@ -6,7 +6,7 @@
  *
  * A server is looked at several times a second (GET /load). Beside that each has a breaker: after
  * BREAKER_FAILURES requests in a row that failed there, it gets none for BREAKER_US, then one, and
- * that one decides.
+ * that one decides. From DOWN to UP closes it.
  *
  * Servers have places, 0 to POOL_SERVERS_MAX - 1. A place is free again once a server that was
  * removed has no request. Any thread may call; one lock, held for as long as a choice takes.

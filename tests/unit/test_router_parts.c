@@ -266,6 +266,29 @@ static void a_server_that_fails_rests_and_is_tried_again(void **state)
     pool_destroy(p);
 }
 
+static void a_server_that_is_up_again_need_not_rest(void **state)
+{
+    (void)state;
+    struct pool *p = pool_of((const char *const[]){"a:1"}, 1);
+    const struct pool_load up = {.is_up = true}, down = {0};
+    struct pool_request r = {0};
+    struct pool_lease l[BREAKER_FAILURES];
+    pool_note_load(p, 0, 1, &up);
+    for (int i = 0; i < BREAKER_FAILURES; i++) assert_true(pool_take(p, &r, 0, &l[i]));
+    for (int i = 0; i < BREAKER_FAILURES; i++) pool_give(p, &l[i], POOL_FAILED, 0);
+    pool_note_load(p, 0, 1, &up); /* it tells its load, and fails requests */
+    assert_false(pool_take(p, &r, 1, &l[0]));
+    pool_note_load(p, 0, 1, &down);
+    assert_false(pool_take(p, &r, 1, &l[0]));
+    pool_note_load(p, 0, 1, &up);
+    assert_true(pool_take(p, &r, 1, &l[0]));
+    assert_true(pool_take(p, &r, 1, &l[1]));
+    pool_give(p, &l[0], POOL_SERVED, 1);
+    pool_give(p, &l[1], POOL_SERVED, 1);
+    pool_check(p);
+    pool_destroy(p);
+}
+
 static void a_server_leaves_with_its_last_request(void **state)
 {
     (void)state;
@@ -610,6 +633,7 @@ int main(void)
         cmocka_unit_test(few_sessions_move_when_a_server_leaves),
         cmocka_unit_test(addresses_are_what_they_should_be),
         cmocka_unit_test(a_server_that_fails_rests_and_is_tried_again),
+        cmocka_unit_test(a_server_that_is_up_again_need_not_rest),
         cmocka_unit_test(a_server_leaves_with_its_last_request),
         cmocka_unit_test(a_server_in_the_place_of_another_has_failed_nothing),
         cmocka_unit_test(a_server_that_has_told_nothing_comes_last),
