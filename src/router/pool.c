@@ -390,6 +390,12 @@ static void note_failure(struct server *s, uint64_t now_us)
     s->open_until_us = now_us + BREAKER_US;
 }
 
+static void close_breaker(struct server *s)
+{
+    if (s->n_failed >= BREAKER_FAILURES) LOG_INFO("router", "%s answers again", s->url);
+    s->n_failed = 0;
+}
+
 static void settle(struct server *s, struct pool_lease *l)
 {
     uint64_t *owed = l->n_look == s->n_look ? &s->n_pending : &s->load.n_owed;
@@ -438,7 +444,12 @@ bool pool_wants_prefill(struct pool *p, const struct pool_request *r, uint64_t n
 void pool_settle(struct pool *p, struct pool_lease *l)
 {
     lock(p);
-    settle(&p->servers[l->place], l);
+    struct server *s = &p->servers[l->place];
+    settle(s, l);
+    if (l->is_probe) {
+        close_breaker(s);
+        s->has_probe = l->is_probe = false;
+    }
     unlock(p);
 }
 
@@ -454,9 +465,8 @@ void pool_give(struct pool *p, struct pool_lease *l, enum pool_end how, uint64_t
         s->n_pending = s->load.n_owed = 0; /* as far as is known: the next look tells */
     switch (how) {
     case POOL_SERVED:
-        if (s->n_failed >= BREAKER_FAILURES) LOG_INFO("router", "%s answers again", s->url);
+        close_breaker(s);
         s->n_served++;
-        s->n_failed = 0;
         break;
     case POOL_REFUSED: s->n_refused++; break;
     case POOL_FAILED: note_failure(s, now_us); break;

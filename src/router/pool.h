@@ -6,7 +6,7 @@
  *
  * A server is looked at several times a second (GET /load). Beside that each has a breaker: after
  * BREAKER_FAILURES requests in a row that failed there, it gets none for BREAKER_US, then one, and
- * that one decides. From DOWN to UP closes it.
+ * that one decides, as its answer begins or it ends. From DOWN to UP closes it.
  *
  * Servers have places, 0 to POOL_SERVERS_MAX - 1. A place is free again once a server that was
  * removed has no request. Any thread may call; one lock, held for as long as a choice takes.
@@ -129,7 +129,8 @@ enum pool_end {
     POOL_LEFT,    /* the client left: nothing is known */
 };
 
-/* pool_settle - its prompt is computed: what the last look told is less by that now; once */
+/* pool_settle - its answer has begun, status 200: its prompt is computed, and what the last look
+ * told is less by that now; once */
 void pool_settle(struct pool *p, struct pool_lease *l);
 
 /* pool_give - the request is over there */

@@ -257,6 +257,9 @@ static void a_server_that_fails_rests_and_is_tried_again(void **state)
     pool_give(p, &l[0], POOL_FAILED, now + BREAKER_US);
     assert_false(pool_take(p, &r, now + BREAKER_US + 1, &l[0]));
     assert_true(pool_take(p, &r, now + 2ull * BREAKER_US, &l[0]));
+    pool_settle(p, &l[0]); /* its answer has begun: nobody waits for the end of a long one */
+    assert_true(pool_take(p, &r, now, &l[1]));
+    pool_give(p, &l[1], POOL_SERVED, now);
     pool_give(p, &l[0], POOL_SERVED, now);
     assert_true(pool_take(p, &r, now, &l[0]));
     assert_true(pool_take(p, &r, now, &l[1]));
