@@ -184,6 +184,7 @@ typedef struct fathom_event {
     /* TOKEN, PROMPT */
     int32_t token;
     bool is_stop;   /* the token that ended the request: EOS or a stop id, not text */
+    bool is_joined; /* drawn in one step with the token before: a draft was right */
     float logprob;  /* if asked for */
     uint32_t place; /* PROMPT: of the token among all, 1: the likeliest */
     uint32_t n_top;

@@ -388,6 +388,15 @@ struct sequence *mailbox_take_cancel(struct mailbox *m)
     return q;
 }
 
+/* Tokens that were drawn since the last step's were published. */
+static void publish_tokens(struct sequence *q)
+{
+    const uint32_t n_to_score = q->request.n_to_score;
+    uint32_t i = q->n_published > n_to_score ? q->n_published - n_to_score : 0;
+    q->n_published = sequence_n_event(q);
+    for (i++; n_to_score + i < q->n_published; i++) q->joined[i / 32] |= 1u << i % 32;
+}
+
 void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_t n,
                      const fathom_stats *stats)
 {
@@ -396,7 +405,7 @@ void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_
         struct sequence *q = sequences[i];
         ASSERT(!q->is_over && m->entries[q->entry] == q);
         ASSERT(sequence_n_event(q) >= q->n_published);
-        q->n_published = sequence_n_event(q);
+        publish_tokens(q);
         q->is_over = q->request.state == REQUEST_FINISHED;
         if (q->is_over) list_remove(m, SEQUENCE_LIST_CANCEL, q);
         if (q->is_over || q->n_polled < q->n_published) list_push(m, SEQUENCE_LIST_READY, q);

@@ -166,6 +166,7 @@ struct sequence_sizes {
     size_t n_top;
     size_t n_score;
     size_t n_prompt_top;
+    size_t n_joined;
     size_t n_bytes;
 };
 
@@ -183,11 +184,12 @@ static void measure(struct sequence_sizes *z, const fathom_request *r,
     z->n_top = n_output * s->n_top_logprobs;
     z->n_score = s->prompt_logprobs ? r->n_prompt - 1 : 0;
     z->n_prompt_top = z->n_score * s->n_prompt_top_logprobs;
+    z->n_joined = (n_output + 31) / 32;
     z->n_bytes = sizeof(struct sequence) + z->n_stop * sizeof(int32_t) +
                  z->n_bias * sizeof(struct sample_bias) + z->n_page * sizeof(uint32_t) +
                  z->n_token * sizeof(int32_t) + z->n_logprob * sizeof(float) +
                  z->n_top * sizeof(fathom_logprob) + z->n_score * sizeof(struct prompt_score) +
-                 z->n_prompt_top * sizeof(fathom_logprob);
+                 z->n_prompt_top * sizeof(fathom_logprob) + z->n_joined * sizeof(uint32_t);
 }
 
 static_assert(_Alignof(struct sample_bias) <= 4 && _Alignof(fathom_logprob) <= 4 &&
@@ -245,6 +247,8 @@ fathom_err sequence_create(struct sequence **out, const fathom_request *r,
     q->tops = carve(&end, z.n_top, sizeof(fathom_logprob));
     q->scores = carve(&end, z.n_score, sizeof(struct prompt_score));
     q->prompt_tops = carve(&end, z.n_prompt_top, sizeof(fathom_logprob));
+    q->joined = carve(&end, z.n_joined, sizeof(uint32_t));
+    memset(q->joined, 0, z.n_joined * sizeof(uint32_t));
     ASSERT(end == (char *)q + z.n_bytes);
 
     memcpy(q->request.ids, r->prompt, r->n_prompt * sizeof(int32_t));
@@ -322,6 +326,7 @@ static void fill_token_event(const struct sequence *q, uint32_t i, fathom_event 
     out->kind = FATHOM_EVENT_TOKEN;
     out->token = r->ids[r->n_prompt + i];
     out->is_stop = q->is_over && r->finish == REQUEST_FINISH_STOP && i + 1 == n_output;
+    out->is_joined = q->joined[i / 32] >> i % 32 & 1;
     out->logprob = q->logprobs ? q->logprobs[i] : 0;
     set_top(out, q->tops, i, q->row.n_top);
 }

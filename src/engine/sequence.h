@@ -79,6 +79,9 @@ struct sequence {
     uint32_t entry;
     uint32_t n_published; /* prompt tokens scored, then output tokens, that may be polled */
     uint32_t n_polled;
+    uint32_t
+        *joined;  /* [max output / 32, rounded up] a bit a drawn token that may be polled: it was
+                         drawn in one step with the one before */
     bool is_over; /* the request is FINISHED: after the last token comes the FINISH event */
     struct sequence_link links[SEQUENCE_LIST_COUNT];
 };

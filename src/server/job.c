@@ -390,16 +390,18 @@ static void check_backlog(struct job *job)
     job_cut(job);
 }
 
-static void note_token(struct job *job, struct job_choice *choice, uint64_t now_us)
+static void note_token(struct job *job, struct job_choice *choice, const fathom_event *e,
+                       uint64_t now_us)
 {
     struct metrics *m = job->jobs->metrics;
+    choice->n_token++;
+    if (e->is_joined) return;
     if (choice->last_us) {
         histogram_observe(&m->inter_token, now_us - choice->last_us);
     } else {
         histogram_observe(&m->first_token, now_us - job->start_us);
     }
     choice->last_us = now_us;
-    choice->n_token++;
 }
 
 static void take_prompt_token(struct job *job, struct job_choice *choice, const fathom_event *e)
@@ -415,7 +417,7 @@ static void take_token(struct job *job, struct job_choice *choice, const fathom_
     bool stopped;
     if (job->state != JOB_RUNNING) return;
     uint64_t now_us = clock_now_us();
-    if (!job->answer.choices[choice - job->choices].ended) note_token(job, choice, now_us);
+    if (!job->answer.choices[choice - job->choices].ended) note_token(job, choice, e, now_us);
     fathom_err err = answer_token(&job->answer, (size_t)(choice - job->choices), e, &stopped);
     if (!err) err = job_tell_token(job, e);
     if (!err) err = job_count_answer(job, choice);

@@ -419,8 +419,8 @@ static void write_vllm_histograms(struct scrape *s, struct metrics *m)
                     "Tokens of the longest choice of a request.", &m->n_most_output);
     write_histogram(s, "vllm:time_to_first_token_seconds",
                     "From the complete request to its first token.", &m->first_token);
-    write_histogram(s, "vllm:inter_token_latency_seconds", "Between two tokens of a request.",
-                    &m->inter_token);
+    write_histogram(s, "vllm:inter_token_latency_seconds",
+                    "Between two steps that gave a request tokens.", &m->inter_token);
     write_histogram(s, "vllm:time_per_output_token_seconds", "The same under its older name.",
                     &m->inter_token);
     write_histogram(s, "vllm:request_time_per_output_token_seconds",

@@ -33,8 +33,8 @@ enum {
 struct metrics {
     /* per request in the engine, of those that ended with STOP or LENGTH; microseconds, tokens */
     struct histogram first_token;  /* from the complete body to the first token */
-    struct histogram inter_token;  /* between two tokens of one request */
-    struct histogram output_token; /* mean of a request's inter_token */
+    struct histogram inter_token;  /* between two steps that give one request tokens */
+    struct histogram output_token; /* mean between the tokens of one request */
     struct histogram total;        /* from the complete body to the end */
     struct histogram queue;        /* waiting for the scheduler */
     struct histogram prefill;      /* from there to the first token */

@@ -186,6 +186,12 @@ class Requests(unittest.TestCase):
             want, got = (s.post("/v1/chat/completions", body) for s in (self.server, drafting))
             self.assertEqual(got["choices"], want["choices"])
             self.assertEqual(got["usage"]["completion_tokens"], want["usage"]["completion_tokens"])
+        said = drafting.metrics()
+        tokens, accepted, gaps = (said[f'vllm:{name}{{model_name="pilot",engine="0"}}'] for name in (
+            "generation_tokens_total", "spec_decode_num_accepted_tokens_total",
+            "inter_token_latency_seconds_count"))
+        self.assertGreater(accepted, 0)
+        self.assertEqual(gaps, tokens - 2 - accepted)  # two first tokens, and those that came along
         self.assertEqual(drafting.stop(), 0)
 
 

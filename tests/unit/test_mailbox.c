@@ -125,12 +125,12 @@ static void events_keep_their_order_however_they_are_read(void **state)
     draw(m, b, 1, REQUEST_FINISH_NONE);
     fathom_event e[8];
     assert_int_equal(mailbox_poll(m, e, 1, 0), 1);
-    assert_true(e[0].id == a_id && e[0].token == 40);
+    assert_true(e[0].id == a_id && e[0].token == 40 && !e[0].is_joined);
     mailbox_check(m);
     draw(m, a, 1, REQUEST_FINISH_LENGTH);
     assert_int_equal(mailbox_poll(m, e, 8, 0), 4);
-    assert_true(e[0].id == a_id && e[0].token == 41);
-    assert_true(e[1].id == a_id && e[1].token == 40);
+    assert_true(e[0].id == a_id && e[0].token == 41 && e[0].is_joined);
+    assert_true(e[1].id == a_id && e[1].token == 40 && !e[1].is_joined); /* of another step */
     assert_true(e[2].id == a_id && e[2].kind == FATHOM_EVENT_FINISH && e[2].n_output == 3);
     assert_true(e[3].id == b_id && e[3].token == 40);
     assert_int_equal(mailbox_poll(m, e, 8, 0), 0);
