@@ -1,4 +1,4 @@
-/* host_hub.c - a thread that accepts and greets, and one that listens to each host
+/* host_hub.c - a thread that greets who has sent a greeting, and one that listens to each host
  *
  *   lock       of all but what is said otherwise
  *   send_lock  of a seat: one frame at a time goes to the host; taken under the lock, never around
@@ -202,8 +202,10 @@ static void *accept_main(void *arg)
 {
     struct host_hub *h = arg;
     struct page_link *link;
+    struct tcp_lobby lobby = {0};
     os_name_thread("hosts");
-    while ((link = tcp_link_accept(h->fd, h->stop_fd))) {
+    while ((link = tcp_link_accept_said(&lobby, h->fd, h->stop_fd,
+                                        HOST_FRAME_BYTES + HOST_HELLO_BYTES, HOST_GREETING_US))) {
         struct host_hello peer;
         fathom_diag d = {{0}};
         const fathom_err err = host_answer_greeting(link, &h->c.self, &peer, admit, h,

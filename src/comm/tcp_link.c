@@ -261,16 +261,78 @@ fathom_err tcp_link_listen(const char *host, uint16_t port, int *fd, uint16_t *o
     return FATHOM_OK;
 }
 
+/* A connection; -1: none can be had now. */
+static int accept_one(int fd)
+{
+    int s = accept(fd, NULL, NULL);
+    if (s < 0 && errno != EAGAIN && errno != EINTR) clock_sleep_us(10000);
+    if (s >= 0) (void)fcntl(s, F_SETFD, FD_CLOEXEC);
+    if (s >= 0) (void)fcntl(s, F_SETFL, O_NONBLOCK);
+    return s;
+}
+
 struct page_link *tcp_link_accept(int fd, int stop_fd)
 {
     while (wait_for(fd, stop_fd, POLLIN, UINT64_MAX, NULL) == FATHOM_OK) {
-        int s = accept(fd, NULL, NULL);
-        if (s >= 0) (void)fcntl(s, F_SETFD, FD_CLOEXEC);
-        if (s >= 0) (void)fcntl(s, F_SETFL, O_NONBLOCK);
+        int s = accept_one(fd);
         struct page_link *l = s >= 0 ? make(s, stop_fd) : NULL;
         if (l) return l;
-        if (s < 0 && errno != EAGAIN && errno != EINTR) clock_sleep_us(10000);
     }
+    return NULL;
+}
+
+/* ---- the lobby ---- */
+
+static int leave_lobby(struct tcp_lobby *l, uint32_t i)
+{
+    ASSERT(i < l->n);
+    const int s = l->fds[i];
+    l->n--;
+    memmove(&l->fds[i], &l->fds[i + 1], (l->n - i) * sizeof l->fds[0]);
+    memmove(&l->until_us[i], &l->until_us[i + 1], (l->n - i) * sizeof l->until_us[0]);
+    return s;
+}
+
+/* Can be read, and so is woken for, once n_byte have come. */
+static void enter_lobby(struct tcp_lobby *l, int s, int n_byte, uint64_t until_us)
+{
+    (void)setsockopt(s, SOL_SOCKET, SO_RCVLOWAT, &n_byte, sizeof n_byte);
+    if (l->n == TCP_LOBBY_MAX) (void)close(leave_lobby(l, 0));
+    l->fds[l->n] = s;
+    l->until_us[l->n++] = until_us;
+}
+
+/* Who has said enough, or has left; -1: nobody. */
+static int take_spoken(struct tcp_lobby *l, const struct pollfd *p)
+{
+    const int one = 1;
+    uint32_t i = 0;
+    while (i < l->n && !p[i].revents) i++;
+    if (i == l->n) return -1;
+    const int s = leave_lobby(l, i);
+    (void)setsockopt(s, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);
+    return s;
+}
+
+struct page_link *tcp_link_accept_said(struct tcp_lobby *l, int fd, int stop_fd, int n_byte,
+                                       uint64_t wait_us)
+{
+    for (;;) {
+        struct pollfd p[2 + TCP_LOBBY_MAX] = {{.fd = fd, .events = POLLIN},
+                                              {.fd = stop_fd, .events = POLLIN}};
+        for (uint32_t i = 0; i < l->n; i++)
+            p[2 + i] = (struct pollfd){.fd = l->fds[i], .events = POLLIN};
+        const int n = poll(p, 2 + l->n, l->n > 0 ? timeout_ms(l->until_us[0]) : -1);
+        if ((n < 0 && errno != EINTR) || (n > 0 && p[1].revents)) break;
+        if (n < 0) continue;
+        const int spoken = take_spoken(l, p + 2);
+        struct page_link *link = spoken >= 0 ? make(spoken, stop_fd) : NULL;
+        if (link) return link;
+        while (l->n > 0 && clock_now_us() >= l->until_us[0]) (void)close(leave_lobby(l, 0));
+        const int s = n > 0 && p[0].revents ? accept_one(fd) : -1;
+        if (s >= 0) enter_lobby(l, s, n_byte, clock_now_us() + wait_us);
+    }
+    while (l->n > 0) (void)close(leave_lobby(l, 0));
     return NULL;
 }
 

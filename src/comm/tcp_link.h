@@ -24,6 +24,21 @@ fathom_err tcp_link_listen(const char *host, uint16_t port, int *fd, uint16_t *o
  * passed over. */
 struct page_link *tcp_link_accept(int fd, int stop_fd);
 
+/* Connections that have been accepted and have not said enough yet, the first one first. Zeroed:
+ * none. */
+enum { TCP_LOBBY_MAX = 32 };
+struct tcp_lobby {
+    uint32_t n;
+    int fds[TCP_LOBBY_MAX];
+    uint64_t until_us[TCP_LOBBY_MAX];
+};
+
+/* tcp_link_accept_said - as tcp_link_accept, but of a connection over which n_byte have come, or
+ * that has ended. One that says nothing holds up nobody: it waits in the lobby until wait_us are
+ * over, or the lobby is full and it is the first one there. At the end the lobby is empty. */
+struct page_link *tcp_link_accept_said(struct tcp_lobby *l, int fd, int stop_fd, int n_byte,
+                                       uint64_t wait_us);
+
 /* tcp_link_wait - until another descriptor can be read, on a link that nothing is to come over
  *
  * Errors  EIO: too late, stopped, or the other side has left. */

@@ -372,6 +372,92 @@ static void time_in_which_a_process_stands_still_is_not_waited(void **state)
     (void)close(begun[1]);
 }
 
+struct stranger {
+    uint16_t port;
+    int stop_fd;
+};
+
+/* Says nothing, and is back as soon as it has been shown the door. */
+static void *be_a_stranger(void *arg)
+{
+    const struct stranger *s = arg;
+    struct page_link *link;
+    char byte;
+    const uint64_t end_us = clock_now_us() + HANG_US;
+    while (tcp_link_dial(&link, "127.0.0.1", s->port, end_us, s->stop_fd, NULL) == FATHOM_OK) {
+        (void)link->ops->receive(link, &byte, 1, end_us, NULL);
+        link->ops->close(link);
+    }
+    return NULL;
+}
+
+static void strangers_that_say_nothing_hold_up_no_host(void **state)
+{
+    enum { N = 3 };
+    const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
+    struct host_hub *h = open_hub(&zero, 0);
+    struct host_member *m = open_member(&one, host_hub_port(h));
+    struct stranger s = {host_hub_port(h), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
+    const uint64_t stop = 1;
+    pthread_t threads[N];
+    (void)state;
+    for (int i = 0; i < N; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, be_a_stranger, &s), 0);
+    assert_int_equal(host_member_join(m, NULL), FATHOM_OK);
+    gather(h);
+    expect_go(m, 1);
+    assert_int_equal(write(s.stop_fd, &stop, sizeof stop), sizeof stop);
+    host_member_destroy(m);
+    host_hub_destroy(h); /* nobody listens any more */
+    for (int i = 0; i < N; i++) assert_int_equal(pthread_join(threads[i], NULL), 0);
+    (void)close(s.stop_fd);
+}
+
+static void who_speaks_comes_before_all_in_the_lobby(void **state)
+{
+    enum { N = TCP_LOBBY_MAX + 1 };
+    struct page_link *silent[N], *speaks, *link;
+    struct tcp_lobby lobby = {0};
+    int fd, stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    uint16_t port;
+    uint64_t end_us = 0;
+    const uint64_t stop = 1, until_us = clock_now_us() + HANG_US;
+    char word[4];
+    const struct link_part half = {"wo", 2}, rest = {"rd", 2};
+    (void)state;
+    assert_int_equal(tcp_link_listen("127.0.0.1", 0, &fd, &port, NULL), FATHOM_OK);
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(tcp_link_dial(&silent[i], "127.0.0.1", port, until_us, -1, NULL),
+                         FATHOM_OK);
+        assert_int_equal(silent[i]->ops->send(silent[i], &half, 1, until_us, NULL), FATHOM_OK);
+    }
+    assert_int_equal(tcp_link_dial(&speaks, "127.0.0.1", port, until_us, -1, NULL), FATHOM_OK);
+    assert_int_equal(speaks->ops->send(speaks, &half, 1, until_us, NULL), FATHOM_OK);
+    assert_int_equal(speaks->ops->send(speaks, &rest, 1, until_us, NULL), FATHOM_OK);
+    link = tcp_link_accept_said(&lobby, fd, stop_fd, 4, HANG_US);
+    assert_non_null(link);
+    assert_int_equal(link->ops->receive(link, word, 4, until_us, NULL), FATHOM_OK);
+    assert_memory_equal(word, "word", 4);
+    link->ops->close(link);
+    while (!tcp_link_is_broken(silent[1])) assert_true(keep_waiting(&end_us));
+    assert_true(tcp_link_is_broken(silent[0])); /* two more came than there are places */
+    assert_false(tcp_link_is_broken(silent[2]));
+    silent[2]->ops->close(silent[2]);
+    link = tcp_link_accept_said(&lobby, fd, stop_fd, 4, HANG_US); /* who has left is no stranger */
+    assert_non_null(link);
+    assert_int_equal(link->ops->receive(link, word, 4, until_us, NULL), FATHOM_EIO);
+    link->ops->close(link);
+    assert_int_equal(write(stop_fd, &stop, sizeof stop), sizeof stop);
+    assert_null(tcp_link_accept_said(&lobby, fd, stop_fd, 4, HANG_US));
+    assert_int_equal(lobby.n, 0);
+    for (int i = 0; i < N; i++) {
+        if (i != 2) silent[i]->ops->close(silent[i]);
+    }
+    speaks->ops->close(speaks);
+    (void)close(fd);
+    (void)close(stop_fd);
+}
+
 static void a_host_0_that_ends_is_joined_again_when_it_is_back(void **state)
 {
     const struct host_self zero = self_of(0, 2), one = self_of(1, 2);
@@ -472,6 +558,8 @@ int main(void)
         cmocka_unit_test(a_lost_host_is_named_and_the_others_join_anew),
         cmocka_unit_test(a_host_that_was_joined_is_patient_with_a_refusal),
         cmocka_unit_test(a_silent_host_is_lost),
+        cmocka_unit_test(strangers_that_say_nothing_hold_up_no_host),
+        cmocka_unit_test(who_speaks_comes_before_all_in_the_lobby),
         cmocka_unit_test(a_host_0_that_ends_is_joined_again_when_it_is_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
