@@ -23,6 +23,7 @@
 #include "comm/tcp_link.h"
 
 enum { FAREWELL_US = 200000 }; /* for a host to take the last word */
+enum { TOLD_US = 60000000 };   /* in which HOST_REFUSALS_TOLD lines tell who was refused */
 
 enum seat_state { SEAT_EMPTY, SEAT_HALF, SEAT_JOINED, SEAT_LOST };
 
@@ -198,11 +199,28 @@ static void seat_host(struct host_hub *h, const struct host_hello *peer, struct 
     pthread_mutex_unlock(&h->lock);
 }
 
+/* Lines about who was refused: anybody may dial, and as often as they like. */
+struct telling {
+    uint64_t since_us;
+    unsigned n;
+};
+
+static void tell_refused(struct telling *t, const char *why)
+{
+    const uint64_t now_us = clock_now_us();
+    if (t->n == 0 || now_us - t->since_us >= TOLD_US) *t = (struct telling){.since_us = now_us};
+    if (t->n == HOST_REFUSALS_TOLD) return;
+    t->n++;
+    LOG_WARN("hosts", "a host was refused: %s%s", why,
+             t->n < HOST_REFUSALS_TOLD ? "" : " (the next ones are not told for a minute)");
+}
+
 static void *accept_main(void *arg)
 {
     struct host_hub *h = arg;
     struct page_link *link;
     struct tcp_lobby lobby = {0};
+    struct telling telling = {0};
     os_name_thread("hosts");
     while ((link = tcp_link_accept_said(&lobby, h->fd, h->stop_fd,
                                         HOST_FRAME_BYTES + HOST_HELLO_BYTES, HOST_GREETING_US))) {
@@ -214,7 +232,7 @@ static void *accept_main(void *arg)
             seat_host(h, &peer, link);
             continue;
         }
-        if (err != FATHOM_EBUSY) LOG_WARN("hosts", "a host was refused: %s", d.text);
+        if (err != FATHOM_EBUSY) tell_refused(&telling, d.text);
         link->ops->close(link);
     }
     return NULL;

@@ -25,6 +25,7 @@ enum {
     HOST_BEAT_US = 1000000,  /* between beats of a host */
     HOST_LOST_US = 3000000,  /* without a sign of life */
     HOST_WORK_US = 10000000, /* for a host to take what it is told */
+    HOST_REFUSALS_TOLD = 8,  /* lines a minute about who was refused */
 };
 
 struct host_hub_config {

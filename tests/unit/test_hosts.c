@@ -413,6 +413,45 @@ static void strangers_that_say_nothing_hold_up_no_host(void **state)
     (void)close(s.stop_fd);
 }
 
+/* How often `what` was logged. */
+static unsigned count_logged(FILE *log, const char *what)
+{
+    char line[1024];
+    unsigned n = 0;
+    rewind(log);
+    while (fgets(line, sizeof line, log)) n += strstr(line, what) != NULL;
+    return n;
+}
+
+static void strangers_fill_no_log(void **state)
+{
+    enum { N = 5 * HOST_REFUSALS_TOLD };
+    const struct host_self zero = self_of(0, 2);
+    struct host_hub *h = open_hub(&zero, 0);
+    FILE *log = tmpfile();
+    const int saved = dup(STDERR_FILENO);
+    static const char words[HOST_FRAME_BYTES + HOST_HELLO_BYTES] = "GET / HTTP/1.1";
+    const struct link_part part = {words, sizeof words};
+    const uint64_t end_us = clock_now_us() + HANG_US;
+    char byte;
+    (void)state;
+    assert_true(log && saved >= 0 && dup2(fileno(log), STDERR_FILENO) >= 0);
+    for (int i = 0; i < N; i++) {
+        struct page_link *link;
+        assert_int_equal(tcp_link_dial(&link, "127.0.0.1", host_hub_port(h), end_us, -1, NULL),
+                         FATHOM_OK);
+        assert_int_equal(link->ops->send(link, &part, 1, end_us, NULL), FATHOM_OK);
+        assert_int_equal(link->ops->receive(link, &byte, 1, end_us, NULL), FATHOM_EIO);
+        link->ops->close(link);
+    }
+    host_hub_destroy(h);
+    assert_true(dup2(saved, STDERR_FILENO) >= 0);
+    const unsigned n = count_logged(log, "a host was refused: it is no host of fathom's");
+    assert_true(n >= HOST_REFUSALS_TOLD && n < N); /* once in each minute that this has taken */
+    (void)fclose(log);
+    (void)close(saved);
+}
+
 static void who_speaks_comes_before_all_in_the_lobby(void **state)
 {
     enum { N = TCP_LOBBY_MAX + 1 };
@@ -559,6 +598,7 @@ int main(void)
         cmocka_unit_test(a_host_that_was_joined_is_patient_with_a_refusal),
         cmocka_unit_test(a_silent_host_is_lost),
         cmocka_unit_test(strangers_that_say_nothing_hold_up_no_host),
+        cmocka_unit_test(strangers_fill_no_log),
         cmocka_unit_test(who_speaks_comes_before_all_in_the_lobby),
         cmocka_unit_test(a_host_0_that_ends_is_joined_again_when_it_is_back),
     };
