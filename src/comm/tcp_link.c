@@ -25,6 +25,10 @@
 
 enum { POLL_MS_MAX = 500, STILL_US = 250000, BUFFER_BYTES = 4 << 20 };
 
+/* A machine that has gone without a word, as one without power does, leaves idle connections that
+ * the system would keep for two hours. */
+enum { KEEP_IDLE_S = 10, KEEP_INTERVAL_S = 5, KEEP_PROBES = 3 };
+
 struct tcp_link {
     struct page_link base; /* first member */
     int fd;
@@ -156,16 +160,22 @@ static struct page_link *make(int fd, int stop_fd)
 {
     struct sockaddr_storage at = {.ss_family = AF_UNSPEC};
     socklen_t n = sizeof at;
-    int one = 1;
-    int bytes = BUFFER_BYTES;
+    const struct {
+        int level, name, value;
+    } options[] = {{IPPROTO_TCP, TCP_NODELAY, 1},
+                   {SOL_SOCKET, SO_KEEPALIVE, 1},
+                   {IPPROTO_TCP, TCP_KEEPIDLE, KEEP_IDLE_S},
+                   {IPPROTO_TCP, TCP_KEEPINTVL, KEEP_INTERVAL_S},
+                   {IPPROTO_TCP, TCP_KEEPCNT, KEEP_PROBES},
+                   {SOL_SOCKET, SO_SNDBUF, BUFFER_BYTES}};
     struct tcp_link *l = mem_calloc(1, sizeof *l);
     if (!l) {
         (void)close(fd);
         return NULL;
     }
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    (void)setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
+    for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+        (void)setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
+    }
     l->base.ops = &tcp_ops;
     l->fd = fd;
     l->stop_fd = stop_fd;

@@ -1,4 +1,6 @@
 /* test_hosts.c - hosts that join, are refused, are lost and come back, over loopback */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -8,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -452,6 +455,41 @@ static void strangers_fill_no_log(void **state)
     (void)close(saved);
 }
 
+/* Of connected sockets of this process. */
+static unsigned count_watched(int seconds)
+{
+    unsigned n = 0;
+    for (int fd = 0; fd < 256; fd++) {
+        struct sockaddr_storage at;
+        socklen_t n_at = sizeof at, n_int = sizeof(int);
+        int idle_s = 0, between_s = 0, n_probe = 0;
+        if (getpeername(fd, (struct sockaddr *)&at, &n_at) != 0) continue;
+        if (getsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, &n_int) != 0) continue;
+        (void)getsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &between_s, &n_int);
+        (void)getsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &n_probe, &n_int);
+        n += idle_s + between_s * n_probe <= seconds;
+    }
+    return n;
+}
+
+static void a_link_whose_other_machine_is_gone_ends_though_it_is_idle(void **state)
+{
+    struct page_link *a, *b;
+    const uint64_t end_us = clock_now_us() + HANG_US;
+    const unsigned n_before = count_watched(30);
+    uint16_t port;
+    int fd;
+    (void)state;
+    assert_int_equal(tcp_link_listen("127.0.0.1", 0, &fd, &port, NULL), FATHOM_OK);
+    assert_int_equal(tcp_link_dial(&a, "127.0.0.1", port, end_us, -1, NULL), FATHOM_OK);
+    b = tcp_link_accept(fd, -1);
+    assert_non_null(b);
+    assert_int_equal(count_watched(30), n_before + 2);
+    a->ops->close(a);
+    b->ops->close(b);
+    (void)close(fd);
+}
+
 static void who_speaks_comes_before_all_in_the_lobby(void **state)
 {
     enum { N = TCP_LOBBY_MAX + 1 };
@@ -599,6 +637,7 @@ int main(void)
         cmocka_unit_test(a_silent_host_is_lost),
         cmocka_unit_test(strangers_that_say_nothing_hold_up_no_host),
         cmocka_unit_test(strangers_fill_no_log),
+        cmocka_unit_test(a_link_whose_other_machine_is_gone_ends_though_it_is_idle),
         cmocka_unit_test(who_speaks_comes_before_all_in_the_lobby),
         cmocka_unit_test(a_host_0_that_ends_is_joined_again_when_it_is_back),
     };
