@@ -18,7 +18,7 @@
  * seen. */
 enum { AT_ONCE_MS = 30000 };
 
-static void ask(struct relay *r, const char *why_not);
+static bool ask(struct relay *r, const char *why_not);
 static void ask_both(struct relay *r);
 
 /* ---- life ---------------------------------------------------------------------------------- */
@@ -192,6 +192,7 @@ static void take_head(void *arg, int status, const struct buf *fields)
         r->gave_up = true;
     } else if (r->state == RELAY_RESUMING) {
         if (moves) r->state = RELAY_STREAMING;
+        if (moves) atomic_fetch_add(&r->all->n_move, 1);
         r->gave_up = !moves;
     } else {
         r->moves = moves;
@@ -267,9 +268,8 @@ static void end_whole(struct relay *r, bool ok, const char *cause)
     }
     if (ok) keep_refusal(r);
     pool_tried_add(&r->tried, &r->lease);
-    atomic_fetch_add(&r->all->n_retry, 1);
     if (!ok) LOG_INFO("router", "%s %s: %s: %s", r->method, r->target, r->lease.url, cause);
-    ask(r, cause);
+    if (ask(r, cause)) atomic_fetch_add(&r->all->n_retry, 1);
 }
 
 /* Of a stream: over, or another server goes on. */
@@ -290,11 +290,10 @@ static void end_stream(struct relay *r, bool ok, const char *cause)
     }
     r->n_move++;
     r->state = RELAY_RESUMING;
-    atomic_fetch_add(&r->all->n_move, 1);
-    LOG_INFO("router", "%s %s: %s: %s; another server goes on behind token %zu", r->method,
+    LOG_INFO("router", "%s %s: %s: %s; another server is to go on behind token %zu", r->method,
              r->target, r->lease.url, cause, r->follow.n_token);
     follow_break(&r->follow);
-    ask(r, cause);
+    (void)ask(r, cause);
 }
 
 static enum pool_end how_it_ended(const struct relay *r, bool ok)
@@ -520,8 +519,9 @@ static void end_unserved(struct relay *r, const char *why_not)
     }
 }
 
-/* Gives it to the best server that has not failed it. With the lock held. */
-static void ask(struct relay *r, const char *why_not)
+/* Gives it to the best server that has not failed it; false: to none, and it is over. With the lock
+ * held. */
+static bool ask(struct relay *r, const char *why_not)
 {
     const struct pool_request q = {.keys = r->keys,
                                    .n_key = r->n_key,
@@ -533,15 +533,16 @@ static void ask(struct relay *r, const char *why_not)
                                    .numerics = r->state == RELAY_RESUMING ? r->lease.numerics : 0};
     if (!pool_take(r->all->pool, &q, clock_now_us(), &r->lease)) {
         end_unserved(r, why_not);
-        return;
+        return false;
     }
-    if (send(r) == FATHOM_OK) return;
+    if (send(r) == FATHOM_OK) return true;
     pool_give(r->all->pool, &r->lease, POOL_LEFT, clock_now_us());
     if (r->state == RELAY_RESUMING) {
         break_stream(r, "out of memory for the request");
     } else {
         refuse(r, 500, "out_of_memory", "out of memory for the request");
     }
+    return false;
 }
 
 /* Gives the prompt to a server that prefills, where that is worth it. With the lock held. Asked
@@ -575,7 +576,7 @@ static void ask_both(struct relay *r)
     r->state = RELAY_ASKING;
     r->asks_anew = false;
     begin_prefill(r);
-    ask(r, "");
+    (void)ask(r, "");
 }
 
 /* The keys of the prompt, and whether the stream could go on elsewhere. */

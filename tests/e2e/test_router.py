@@ -470,6 +470,26 @@ def check_staying():
                 s.kill()
 
 
+def check_alone():
+    """What one server loses moves nowhere, and is given to nobody else."""
+    alone = server()
+    router = Router([alone])
+    router.wait_up(1)
+    connection = router.connect()
+    connection.request("POST", "/v1/completions", json.dumps(
+        {"prompt": TEXT, "max_tokens": 1500, "ignore_eos": True, "stream": True}))
+    answer = connection.getresponse()
+    assert answer.readline()
+    alone.kill()
+    assert "server_lost" in answer.read().decode()
+    connection.close()
+    assert ask(router, "/v1/completions", {"prompt": TEXT, "max_tokens": 2})[0] in (502, 503)
+    metrics = router.get("/metrics")[1]
+    for name, n in (("passed", 2), ("moved_streams", 0), ("retries", 0), ("unserved", 2)):
+        assert f"fathom_router_{name}_total {n}\n" in metrics, (name, metrics)
+    router.kill()
+
+
 def check_responses(router, servers):
     """A response is found, gone on from and deleted, whichever server has it; one of none is not found."""
     def take(method, path, body=None):
@@ -583,6 +603,7 @@ def check_router():
     check_causes()
     check_certificates()
     check_staying()
+    check_alone()
     check_stopped()
     servers = [server(), server()]
     router = Router(servers, "--allowed-hosts=the.router")
