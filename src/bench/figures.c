@@ -64,10 +64,12 @@ static struct request_times times_of(const struct load_record *r, uint32_t n_out
     return t;
 }
 
-/* The mean gap stands for the request where a limit is on ITL. */
+/* The mean gap stands for the request where a limit is on ITL. An answer without text has no times
+ * that could keep a limit. */
 static bool is_good(const struct goodput_limits *g, const struct load_record *r,
                     const struct request_times *t)
 {
+    if (r->first_us == 0) return !g->any;
     for (int m = 0; m < METRIC_COUNT; m++) {
         double value = t->ms[m];
         if (g->ms[m] < 0) continue;

@@ -111,6 +111,10 @@ static void goodput_counts_those_that_keep_every_limit(void **state)
     options.goodput.ms[METRIC_ITL] = 19;
     assert_int_equal(figures_compute(&f, &run, &options), FATHOM_OK);
     near_value(f.good_rate, 0);
+    options.goodput = (struct goodput_limits){{150, -1, -1, -1}, true};
+    records[1].first_us = records[1].last_us = records[1].n_gap = 0; /* it says nothing */
+    assert_int_equal(figures_compute(&f, &run, &options), FATHOM_OK);
+    near_value(f.good_rate, 0.5);
 }
 
 static void counts_that_do_not_agree_are_told(void **state)
