@@ -49,6 +49,10 @@ void html_add(struct buf *out, const char *text)
 static void add_grouped(struct buf *out, double value)
 {
     char digits[40];
+    if (fabs(value) >= 1e15) { /* of no use digit by digit, and a file may say 1e308 */
+        (void)buf_printf(out, "%.3g", value);
+        return;
+    }
     int n = snprintf(digits, sizeof digits, "%.0f", fabs(value));
     if (value <= -0.5) (void)buf_add_char(out, '-');
     for (int i = 0; i < n; i++) {
