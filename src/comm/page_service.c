@@ -2,7 +2,7 @@
  *
  * States of a place for a connection
  *
- *   FREE --accepted--> BUSY --its thread ends--> DONE --joined--> FREE
+ *   FREE --accepted, it speaks--> BUSY --its thread ends--> DONE --joined--> FREE
  *
  * The acceptor alone goes from FREE and DONE, a connection's thread from BUSY. */
 #include "comm/page_service.h"
@@ -175,8 +175,10 @@ static void *accept_main(void *arg)
 {
     struct page_service *s = arg;
     struct page_link *link;
+    struct tcp_lobby lobby = {0};
     os_name_thread("kv-accept");
-    while ((link = tcp_link_accept(s->fd, s->stop_fd))) {
+    while ((link = tcp_link_accept_said(&lobby, s->fd, s->stop_fd, FRAME_MAGIC_BYTES,
+                                        SERVICE_GREETING_US))) {
         struct place *p = free_place(s);
         if (p) {
             p->service = s;

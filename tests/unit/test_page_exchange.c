@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "comm/page_peers.h"
 #include "comm/page_service.h"
+#include "comm/tcp_link.h"
 #include "kv/tiers.h"
 
 enum { PAGE = 1000, N_RAM = 16 };
@@ -139,6 +140,20 @@ static void a_record_comes_as_it_lies_there(void **state)
     (void)page_shelf_n_sent(w->shelf); /* by its lock whoever sends sees that */
     assert_int_equal(pull(w, &w->names[2], page), TIER_BAD_CHECKSUM);
     assert_int_equal(pull(w, &w->names[4], page), TIER_GOOD);
+}
+
+static void who_says_nothing_takes_no_place(void **state)
+{
+    struct world *w = *state;
+    struct page_link *silent[SERVICE_LINKS_MAX];
+    unsigned char page[PAGE];
+    for (int i = 0; i < SERVICE_LINKS_MAX; i++) {
+        assert_int_equal(tcp_link_dial(&silent[i], "127.0.0.1", page_service_port(w->service),
+                                       clock_now_us() + PEER_PAGE_US, -1, NULL),
+                         FATHOM_OK);
+    }
+    assert_int_equal(pull(w, &w->names[1], page), TIER_GOOD);
+    for (int i = 0; i < SERVICE_LINKS_MAX; i++) silent[i]->ops->close(silent[i]);
 }
 
 static void a_pool_is_asked_how_much_of_a_prompt_it_has(void **state)
@@ -451,6 +466,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_record_comes_as_it_lies_there, open_world, close_world),
+        cmocka_unit_test_setup_teardown(who_says_nothing_takes_no_place, open_world, close_world),
         cmocka_unit_test_setup_teardown(a_pool_is_asked_how_much_of_a_prompt_it_has, open_world,
                                         close_world),
         cmocka_unit_test_setup_teardown(what_is_read_keeps_its_memory, open_world, close_world),
