@@ -117,4 +117,12 @@ fathom_err grammar_put_regex(struct grammar_builder *b, uint32_t from, const cha
 fathom_err grammar_put_choice(struct grammar_builder *b, uint32_t from, const json_t *choices,
                               uint32_t *to, fathom_diag *d);
 
+/* grammar_put_ebnf - a text of the root of a grammar in GBNF, or Lark's notation (ebnf.c)
+ *
+ *   text  n bytes
+ *   to    the state after it
+ * Errors  as grammar_from_ebnf */
+fathom_err grammar_put_ebnf(struct grammar_builder *b, uint32_t from, const char *text, size_t n,
+                            uint32_t *to, fathom_diag *d);
+
 #endif

@@ -1,4 +1,4 @@
-/* grammar.h - constrained decoding: output held to a JSON schema, a pattern, a choice
+/* grammar.h - constrained decoding: output held to a JSON schema, a pattern, a choice, a grammar
  *
  * A grammar is compiled once for a vocabulary and shared by requests. Each request has a matcher:
  * the place of its output in the grammar. The matcher gives a bit mask of the tokens that may come
@@ -31,6 +31,11 @@ enum {
     GRAMMAR_EOS_MAX = 8,           /* ids that end the output: ELIMIT */
     GRAMMAR_CHOICES_MAX = 4096,    /* strings of a choice: ELIMIT */
     GRAMMAR_CHOICE_BYTES_MAX = 1 << 18, /* all of them together: ELIMIT */
+    EBNF_BYTES_MAX = 1 << 20,           /* a grammar in EBNF: ELIMIT */
+    EBNF_RULES_MAX = 1 << 13,           /* its rules: ELIMIT */
+    EBNF_NODES_MAX = 1 << 17,           /* its texts, classes, references, groups: ELIMIT */
+    EBNF_DEPTH_MAX = 100,               /* nested groups: ELIMIT */
+    EBNF_REPEAT_MAX = 16384,            /* m and n of {m,n}: ELIMIT */
 };
 
 /* ---- vocabulary ------------------------------------------------------------------------- */
@@ -105,6 +110,16 @@ fathom_err grammar_from_regex(struct grammar **out, const struct grammar_vocab *
 /* grammar_from_choice - one of the strings of a JSON array; EINVAL when it is no such thing */
 fathom_err grammar_from_choice(struct grammar **out, const struct grammar_vocab *v,
                                const json_t *choices, fathom_diag *d);
+
+/* grammar_from_ebnf - the texts of the rule `root` of a grammar, n bytes in GBNF; without "::=" in
+ * it, those of the rule `start` in Lark's notation (docs/grammar.md)
+ *
+ * Errors  EINVAL        no well-formed grammar, with line and column; a rule is named and not
+ *                       defined, defined twice, or no text of it ever ends
+ *         EUNSUPPORTED  what the notation has and this does not, with its line
+ *         ELIMIT, ENOMEM */
+fathom_err grammar_from_ebnf(struct grammar **out, const struct grammar_vocab *v, const char *text,
+                             size_t n, fathom_diag *d);
 
 /* grammar_retain - one more holder. grammar_release - one less; the last one frees it. Accepts
  * NULL. */

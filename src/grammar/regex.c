@@ -4,11 +4,11 @@
  */
 #include "grammar/regex.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/fail.h"
 #include "base/utf8.h"
+#include "grammar/char_class.h"
 
 enum {
     PARTS_MAX = 1 << 17, /* characters, classes and groups read, copies counted */
@@ -26,15 +26,6 @@ struct parser {
     uint32_t depth;
     uint32_t n_part;
     fathom_diag *d;
-};
-
-/* A set of code points as ascending, disjoint ranges once it has been normalised. */
-struct class
-{
-    uint32_t n;
-    struct {
-        uint32_t lo, hi;
-    } ranges[REGEX_RANGES_MAX];
 };
 
 static bool peek(const struct parser *p, const char *literal)
@@ -80,74 +71,12 @@ static fathom_err next_code_point(struct parser *p, uint32_t *cp)
 
 /* ---- classes ---------------------------------------------------------------------------- */
 
-static fathom_err class_add(struct parser *p, struct class *c, uint32_t lo, uint32_t hi)
+/* Says of what went wrong with a class that it has too many ranges. */
+static fathom_err tell_class(struct parser *p, fathom_err err)
 {
-    if (c->n == REGEX_RANGES_MAX) {
-        FAIL(p->d, FATHOM_ELIMIT, "pattern, byte %zu: a class of more than %d ranges", p->at,
-             REGEX_RANGES_MAX);
-    }
-    c->ranges[c->n].lo = lo;
-    c->ranges[c->n++].hi = hi;
-    return FATHOM_OK;
-}
-
-static int by_low_end(const void *a, const void *b)
-{
-    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
-    return x < y ? -1 : x > y;
-}
-
-static void class_normalise(struct class *c)
-{
-    uint32_t n = 0;
-    qsort(c->ranges, c->n, sizeof c->ranges[0], by_low_end);
-    for (uint32_t i = 0; i < c->n; i++) {
-        if (n > 0 && c->ranges[i].lo <= c->ranges[n - 1].hi + 1) {
-            if (c->ranges[i].hi > c->ranges[n - 1].hi) c->ranges[n - 1].hi = c->ranges[i].hi;
-        } else {
-            c->ranges[n++] = c->ranges[i];
-        }
-    }
-    c->n = n;
-}
-
-static fathom_err class_negate(struct parser *p, struct class *c)
-{
-    struct class out = {.n = 0};
-    uint32_t next = 0;
-    class_normalise(c);
-    for (uint32_t i = 0; i < c->n; i++) {
-        if (c->ranges[i].lo > next) TRY(class_add(p, &out, next, c->ranges[i].lo - 1));
-        next = c->ranges[i].hi + 1;
-    }
-    if (next <= FA_CODE_POINT_LAST) TRY(class_add(p, &out, next, FA_CODE_POINT_LAST));
-    *c = out;
-    return FATHOM_OK;
-}
-
-/* \d \w \s and their negations; false: the letter names no class. */
-static fathom_err class_add_named(struct parser *p, struct class *c, uint32_t letter, bool *known)
-{
-    static const struct {
-        char letter;
-        uint8_t ranges[8]; /* pairs, ended by 0 */
-    } named[] = {{'d', {'0', '9'}},
-                 {'w', {'0', '9', 'A', 'Z', '_', '_', 'a', 'z'}},
-                 {'s', {'\t', '\r', ' ', ' '}}};
-    *known = false;
-    for (size_t i = 0; i < sizeof named / sizeof named[0]; i++) {
-        if ((letter | 0x20) != (uint32_t)named[i].letter) continue;
-        struct class own = {.n = 0};
-        for (size_t k = 0; k < 8 && named[i].ranges[k]; k += 2) {
-            TRY(class_add(p, &own, named[i].ranges[k], named[i].ranges[k + 1]));
-        }
-        if (!(letter & 0x20)) TRY(class_negate(p, &own));
-        for (uint32_t k = 0; k < own.n; k++) {
-            TRY(class_add(p, c, own.ranges[k].lo, own.ranges[k].hi));
-        }
-        *known = true;
-    }
-    return FATHOM_OK;
+    if (err != FATHOM_ELIMIT) return err;
+    FAIL(p->d, err, "pattern, byte %zu: a class of more than %d ranges", p->at,
+         CHAR_CLASS_RANGES_MAX);
 }
 
 /* ---- escapes ---------------------------------------------------------------------------- */
@@ -205,7 +134,7 @@ static fathom_err read_escape(struct parser *p, uint32_t *cp)
 /* ---- [...] ------------------------------------------------------------------------------ */
 
 /* One element of a class: a named class, added at once, or a character. */
-static fathom_err read_element(struct parser *p, struct class *c, uint32_t *cp, bool *is_class)
+static fathom_err read_element(struct parser *p, struct char_class *c, uint32_t *cp, bool *is_class)
 {
     *is_class = false;
     TRY(next_code_point(p, cp));
@@ -215,7 +144,7 @@ static fathom_err read_element(struct parser *p, struct class *c, uint32_t *cp, 
     if (*cp != '\\') return FATHOM_OK;
     size_t before = p->at;
     TRY(next_code_point(p, cp));
-    TRY(class_add_named(p, c, *cp, is_class));
+    TRY(tell_class(p, char_class_add_named(c, *cp, is_class)));
     if (*is_class) return FATHOM_OK;
     if (*cp == 'b') {
         *cp = '\b';
@@ -226,7 +155,7 @@ static fathom_err read_element(struct parser *p, struct class *c, uint32_t *cp, 
 }
 
 /* After "[". */
-static fathom_err read_class(struct parser *p, struct class *c)
+static fathom_err read_class(struct parser *p, struct char_class *c)
 {
     c->n = 0;
     bool negated = take(p, "^");
@@ -243,25 +172,12 @@ static fathom_err read_class(struct parser *p, struct class *c)
             if (is_class) MALFORMED(p, "a range that ends in a class");
             if (hi < lo) MALFORMED(p, "a range that ends before it begins");
         }
-        TRY(class_add(p, c, lo, hi));
+        TRY(tell_class(p, char_class_add(c, lo, hi)));
     }
     p->at++;
-    if (negated) TRY(class_negate(p, c));
-    class_normalise(c);
+    if (negated) TRY(tell_class(p, char_class_negate(c)));
+    char_class_normalise(c);
     return FATHOM_OK;
-}
-
-static void put_class(struct nfa *n, const struct class *c, uint32_t from, uint32_t to)
-{
-    for (uint32_t i = 0; i < c->n; i++) {
-        uint32_t lo = c->ranges[i].lo, hi = c->ranges[i].hi;
-        if (lo < FA_SURROGATE_FIRST) {
-            nfa_edge(n, from, lo, hi < FA_SURROGATE_FIRST ? hi : FA_SURROGATE_FIRST - 1, to);
-        }
-        if (hi > FA_SURROGATE_LAST) {
-            nfa_edge(n, from, lo > FA_SURROGATE_LAST ? lo : FA_SURROGATE_LAST + 1, hi, to);
-        }
-    }
 }
 
 /* ---- repetition ------------------------------------------------------------------------- */
@@ -335,7 +251,7 @@ static fathom_err read_group(struct parser *p, uint32_t from, uint32_t *to)
 
 static fathom_err read_backslash(struct parser *p, uint32_t from, uint32_t *to)
 {
-    struct class c = {.n = 0};
+    struct char_class c = {.n = 0};
     uint32_t cp;
     bool known;
     size_t before = p->at;
@@ -345,20 +261,20 @@ static fathom_err read_backslash(struct parser *p, uint32_t from, uint32_t *to)
         nfa_link(&p->nfa, from, cp == 'A' ? NFA_BEGIN : NFA_END, *to);
         return FATHOM_OK;
     }
-    TRY(class_add_named(p, &c, cp, &known));
+    TRY(tell_class(p, char_class_add_named(&c, cp, &known)));
     if (!known) {
         p->at = before;
         TRY(read_escape(p, &cp));
-        TRY(class_add(p, &c, cp, cp));
+        TRY(tell_class(p, char_class_add(&c, cp, cp)));
     }
-    put_class(&p->nfa, &c, from, *to);
+    char_class_put(&p->nfa, &c, from, *to);
     return FATHOM_OK;
 }
 
 /* A character, class, group or anchor, drawn from `from` to a state of its own. */
 static fathom_err read_atom(struct parser *p, uint32_t from, uint32_t *to)
 {
-    struct class c = {.n = 0};
+    struct char_class c = {.n = 0};
     uint32_t cp;
     if (++p->n_part > PARTS_MAX || p->nfa.err == FATHOM_ELIMIT) return too_large(p);
     TRY(p->nfa.err);
@@ -373,14 +289,14 @@ static fathom_err read_atom(struct parser *p, uint32_t from, uint32_t *to)
     } else if (take(p, "$")) {
         nfa_link(&p->nfa, from, NFA_END, *to);
     } else if (take(p, ".")) {
-        TRY(class_add(p, &c, '\n', '\n'));
-        TRY(class_negate(p, &c));
-        put_class(&p->nfa, &c, from, *to);
+        TRY(tell_class(p, char_class_add(&c, '\n', '\n')));
+        TRY(tell_class(p, char_class_negate(&c)));
+        char_class_put(&p->nfa, &c, from, *to);
     } else if (take(p, "[")) {
         TRY(read_class(p, &c));
         TRY(pay_for_bytes(p, begin));
         TRY(budget_spend(p->nfa.budget, c.n * UNITS_RANGE));
-        put_class(&p->nfa, &c, from, *to);
+        char_class_put(&p->nfa, &c, from, *to);
     } else {
         TRY(next_code_point(p, &cp));
         nfa_edge(&p->nfa, from, cp, cp, *to);

@@ -21,7 +21,6 @@ enum {
     REGEX_STATES_MAX = 1 << 15, /* states of a pattern, with and without choice: ELIMIT */
     REGEX_REPEAT_MAX = 4096,    /* m and n of x{m,n}: ELIMIT */
     REGEX_DEPTH_MAX = 100,      /* nested groups: ELIMIT */
-    REGEX_RANGES_MAX = 256,     /* ranges of a class: ELIMIT */
 };
 
 enum regex_mode {
