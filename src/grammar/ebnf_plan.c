@@ -66,15 +66,17 @@ static void leave(struct components *x)
 
 static void walk_from(struct components *x, uint32_t root)
 {
+    const uint32_t *first = x->g->first, *to = x->g->to;
+    ASSERT(first[x->g->n] == 0 || to);
     if (x->index[root]) return;
     meet(x, root);
     while (x->n_path > 0) {
         uint32_t v = x->path[x->n_path - 1];
-        if (x->edge[v] == x->g->first[v + 1]) {
+        if (!to || x->edge[v] == first[v + 1]) {
             leave(x);
             continue;
         }
-        uint32_t w = x->g->to[x->edge[v]++];
+        uint32_t w = to[x->edge[v]++];
         if (!x->index[w]) {
             meet(x, w);
         } else if (x->component[w] == UINT32_MAX) {
@@ -89,7 +91,6 @@ fathom_err ebnf_components(const struct ebnf_graph *g, uint32_t root, struct gra
     struct components x = {.g = g, .order = order, .n_order = n_order, .component = component};
     uint32_t n = g->n;
     *n_order = 0;
-    ASSERT(g->first[n] == 0 || g->to);
     TRY(budget_spend(budget, ((uint64_t)n + g->first[n]) * UNITS_GRAPH));
     uint32_t *all = mem_calloc((size_t)n * 5 + 1, sizeof *all);
     if (!all) return FATHOM_ENOMEM;

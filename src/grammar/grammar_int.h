@@ -203,7 +203,7 @@ struct grammar {
     _Atomic uint16_t *cache; /* [n_state] */
     atomic_uint n_kept;      /* taken so far */
     size_t kept_words;
-    uint32_t *kept; /* [KEPT_MAX][kept_words]: mask, number of exits, exits */
+    uint32_t *kept; /* [KEPT_MAX][kept_words]: mask, its units of work, number of exits, exits */
 };
 
 /* grammar_link - the compiled grammar of a builder's rules, paid out of its budget */

@@ -418,7 +418,7 @@ static fathom_err make_rows(struct linker *l)
 static fathom_err make_cache(struct grammar *g)
 {
     g->cache = mem_calloc(g->n_state, sizeof *g->cache);
-    g->kept_words = g->vocab->n_word + 1 + KEPT_EXITS_MAX;
+    g->kept_words = g->vocab->n_word + 2 + KEPT_EXITS_MAX;
     g->kept = mem_alloc_pages(g->kept_words * KEPT_MAX * sizeof *g->kept);
     return g->cache && g->kept ? FATHOM_OK : FATHOM_ENOMEM;
 }

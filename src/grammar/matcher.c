@@ -68,7 +68,7 @@ void matcher_reset(struct matcher *m)
     m->n_thread = 0;
     m->n_frame = FRAME_FIRST;
     memcpy(m->frames, bottom, sizeof bottom);
-    work_begin(&w, m->g, bottom, FRAME_FIRST, true);
+    work_begin(&w, m->g, bottom, FRAME_FIRST, ROOM_TOKEN);
     work_settle(&w, (struct thread){m->g->rules[m->g->root].start, 0, FRAME_BOTTOM});
     keep_level(m, &w, 0);
     matcher_check(m);
@@ -130,17 +130,27 @@ bool matcher_has_ended(const struct matcher *m)
     return m->ended;
 }
 
+static void begin_mask(const struct matcher *m, uint32_t *words, size_t n_word)
+{
+    memset(words, 0, n_word * sizeof *words);
+    for (uint32_t i = 0; i < m->n_eos && matcher_can_end(m); i++) mask_set(words, m->eos[i]);
+}
+
+/* What is too much work for whole tokens goes on byte by byte. */
 fathom_err matcher_fill_mask(const struct matcher *m, uint32_t *words, size_t n_word)
 {
     struct work w;
+    bool whole = true;
     if (n_word < m->g->vocab->n_word) return FATHOM_EINVAL;
-    memset(words, 0, n_word * sizeof *words);
-    if (matcher_can_end(m)) {
-        for (uint32_t i = 0; i < m->n_eos; i++) mask_set(words, m->eos[i]);
-    }
+    begin_mask(m, words, n_word);
     if (m->ended) return FATHOM_OK;
-    work_begin(&w, m->g, m->frames, m->n_frame, false);
-    for (uint32_t i = 0; i < m->n_thread; i++) mask_add_thread(&w, m->threads[i], words);
+    work_begin(&w, m->g, m->frames, m->n_frame, ROOM_WHOLE);
+    for (uint32_t i = 0; i < m->n_thread && whole; i++) {
+        whole = mask_add_thread(&w, m->threads[i], MASK_WORK_MAX / m->n_thread, words);
+    }
+    if (whole) return FATHOM_OK;
+    begin_mask(m, words, n_word);
+    for (uint32_t i = 0; i < m->n_thread; i++) mask_add_bytes(&w, m->threads[i], words);
     return FATHOM_OK;
 }
 
@@ -154,8 +164,9 @@ static fathom_err advance(struct matcher *m, const uint32_t *symbols, size_t n)
     struct matcher next = {.g = m->g, .n_frame = FRAME_FIRST};
     ASSERT(n <= GRAMMAR_TOKEN_BYTES_MAX);
     memcpy(next.frames, bottom, sizeof bottom);
-    work_begin(&w, m->g, m->frames, m->n_frame, true);
+    work_begin(&w, m->g, m->frames, m->n_frame, ROOM_TOKEN);
     for (uint32_t k = 0; k < m->n_thread; k++) {
+        work_allow(&w, ROOM_TOKEN, MASK_WORK_MAX / m->n_thread);
         w.n_frame = m->n_frame;
         work_enter(&w, m->threads[k]);
         uint32_t i = 0;
@@ -222,7 +233,7 @@ static int forced_byte(const struct matcher *m, struct work *w)
 {
     int forced = -1;
     if (matcher_can_end(m)) return -1;
-    work_begin(w, m->g, m->frames, m->n_frame, false);
+    work_begin(w, m->g, m->frames, m->n_frame, ROOM_WHOLE);
     for (uint32_t k = 0; k < m->n_thread; k++) {
         struct symbol_set next;
         work_enter(w, m->threads[k]);

@@ -12,10 +12,22 @@
 enum {
     THREADS_MAX = 64,        /* kept between tokens; more are dropped, the first ones stay */
     FRAMES_MAX = 1024,       /* likewise: at least GRAMMAR_DEPTH_MAX and two */
-    WORK_THREADS_MAX = 4096, /* all levels of a walk together */
-    WORK_FRAMES_MAX = 4096,
+    WORK_THREADS_MAX = 2048, /* all levels of a walk in ROOM_PART together */
+    WORK_FRAMES_MAX = 2048,
+    LEVEL_THREADS_MAX = 512, /* of one level */
     LEVELS_MAX = GRAMMAR_TOKEN_BYTES_MAX + 1,
 };
+
+/* Units of work: four for a thread over a byte, for a call that is opened and for a thread that is
+ * kept, and what it is compared with. A unit is about a nanosecond. */
+enum {
+    MASK_WORK_MAX = 64 * 1000 * 1000, /* all threads of a mask together */
+    SHORT_WORK_MAX = 64 * 1000,       /* of one byte in a mask of single bytes */
+};
+
+/* How much room there is: a part of a mask has half of the whole, a token twice. So what was in
+ * room in both parts is in room in the whole, and a token of the mask always fits. */
+enum work_room { ROOM_PART = 1, ROOM_WHOLE = 2, ROOM_TOKEN = 4 };
 
 enum { FRAME_BOTTOM = 0, FRAME_BASE = 1, FRAME_FIRST = 2 };
 
@@ -51,20 +63,24 @@ struct level {
 
 struct work {
     const struct grammar *g;
-    uint32_t max_thread, max_frame;
+    uint32_t max_thread, max_frame, max_level;
+    uint64_t units, limit; /* beyond the limit no thread goes on */
+    bool over;             /* something has been left out for want of room or work */
     uint32_t n_thread, n_frame;
     uint32_t step_frame; /* frames from here on are of the current step */
     struct level levels[LEVELS_MAX + 1];
-    struct thread threads[WORK_THREADS_MAX * 2];
-    struct frame frames[WORK_FRAMES_MAX * 2];
+    struct thread threads[WORK_THREADS_MAX * ROOM_TOKEN];
+    struct frame frames[WORK_FRAMES_MAX * ROOM_TOKEN];
 };
 
 /* ---- steps (matcher_step.c) ------------------------------------------------------------- */
 
-/* work_begin - with a matcher's frames. A matcher takes a token with twice the room of a walk over
- * the trie (wide): a token of the mask always fits. */
+/* work_begin - with a matcher's frames */
 void work_begin(struct work *w, const struct grammar *g, const struct frame *frames,
-                uint32_t n_frame, bool wide);
+                uint32_t n_frame, enum work_room room);
+
+/* work_allow - begin a count of units, in this room; nothing has been left out */
+void work_allow(struct work *w, enum work_room room, uint64_t limit);
 
 /* work_enter - level 0 is one thread */
 void work_enter(struct work *w, struct thread t);
@@ -100,7 +116,13 @@ bool thread_can_end(const struct grammar *g, const struct frame *frames, struct 
 
 /* ---- masks (matcher_mask.c) ------------------------------------------------------------- */
 
-/* mask_add_thread - set the bits of all tokens that one thread may take */
-void mask_add_thread(struct work *w, struct thread t, uint32_t *words);
+/* mask_add_thread - set the bits of all tokens that one thread may take
+ *
+ * Returns false when that is more work than `limit` units, or needs more room: bits are missing.
+ * Which it is does not depend on what is kept. */
+bool mask_add_thread(struct work *w, struct thread t, uint64_t limit, uint32_t *words);
+
+/* mask_add_bytes - the bits of all tokens of one byte that a thread may take, and of markers */
+void mask_add_bytes(struct work *w, struct thread t, uint32_t *words);
 
 #endif

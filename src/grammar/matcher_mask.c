@@ -19,6 +19,8 @@
 
 #include "grammar/matcher_int.h"
 
+enum { EXIT_UNITS = 64 }; /* of a node where a kept mask is left */
+
 /* A walk in which the caller is not known, for a mask that is kept. */
 struct relative {
     const struct symbol_set *follow; /* bytes that may come after the rule */
@@ -89,7 +91,7 @@ static uint32_t walk_plain(struct work *w, uint32_t begin, uint32_t end, uint32_
     uint32_t places[LEVELS_MAX + 1];
     uint32_t n_visit = 0;
     places[0] = t.state;
-    for (uint32_t i = begin; i < end; n_visit++) {
+    for (uint32_t i = begin; i < end && !w->over; n_visit++) {
         const uint32_t depth = depths[i] - above, state = places[depth];
         const uint32_t to = rows[state << class_bits | g->class_of[bytes[i]]];
         const bool plain = to < n_row && !(g->states[to].flags & not_plain);
@@ -121,7 +123,7 @@ static uint32_t walk(struct work *w, uint32_t begin, uint32_t end, uint32_t leve
     if (begin == end) return 0;
     const uint32_t base = level - v->depth[begin];
     if (r) r->can_exit[level] = level_can_exit(w, level);
-    for (uint32_t i = begin; i < end; n_visit++) {
+    for (uint32_t i = begin; i < end && !w->over; n_visit++) {
         const uint32_t at = base + v->depth[i];
         if (r && r->can_exit[at]) add_exit(r, i, v->byte[i]);
         if (!work_step(w, at, v->byte[i])) {
@@ -221,27 +223,38 @@ static uint16_t keep_mask(struct work *w, uint32_t state)
     }
     uint32_t *words = g->kept + i_kept * g->kept_words, n_word = (uint32_t)g->vocab->n_word;
     struct relative r = {.follow = &g->rules[g->states[state].rule].follow,
-                         .exits = words + n_word + 1};
+                         .exits = words + n_word + 2};
+    work_allow(w, ROOM_PART, MASK_WORK_MAX);
     (void)walk_all(w, (struct thread){state, 0, FRAME_BASE}, &r, words);
-    words[n_word] = r.n_exit;
-    return r.overflow ? CACHE_NONE : (uint16_t)(i_kept + 1);
+    words[n_word] = (uint32_t)w->units;
+    words[n_word + 1] = r.n_exit;
+    return r.overflow || w->over ? CACHE_NONE : (uint16_t)(i_kept + 1);
 }
 
-static void add_kept(struct work *w, struct thread t, uint32_t i_kept, uint32_t n_frame,
+/* False: by this alone it is not certain that one walk would be within the limit. It would cost at
+ * most four times what the kept one has and those from the exits do: its threads are compared with
+ * both, and go over the calls that a walk from a settled place has behind it. */
+static bool add_kept(struct work *w, struct thread t, uint32_t i_kept, uint64_t limit,
                      uint32_t *words)
 {
     const struct grammar *g = w->g;
     const struct grammar_vocab *v = g->vocab;
-    const uint32_t *mask = g->kept + i_kept * g->kept_words;
-    const uint32_t *exits = mask + v->n_word + 1;
+    const uint32_t *mask = g->kept + i_kept * g->kept_words, *exits = mask + v->n_word + 2;
+    const uint32_t n_exit = mask[v->n_word + 1];
+    uint32_t n_frame = w->n_frame;
+    uint64_t units = mask[v->n_word];
+    work_allow(w, ROOM_PART, limit);
     add_words(words, mask, v->n_word);
-    if (mask[v->n_word] == 0 || !enter_caller(w, t, n_frame)) return;
-    struct symbol_set next;
-    work_next(w, 0, &next);
-    for (uint32_t i = 0; i < mask[v->n_word]; i++) {
-        if (!symbol_set_has(&next, v->byte[exits[i]])) continue;
-        (void)walk(w, exits[i], v->skip[exits[i]], 0, NULL, words);
+    if (n_exit > 0 && enter_caller(w, t, n_frame)) {
+        struct symbol_set next;
+        work_next(w, 0, &next);
+        for (uint32_t i = 0; i < n_exit; i++) {
+            if (!symbol_set_has(&next, v->byte[exits[i]])) continue;
+            (void)walk(w, exits[i], v->skip[exits[i]], 0, NULL, words);
+            units += EXIT_UNITS;
+        }
     }
+    return !w->over && 4 * (units + w->units) <= limit;
 }
 
 /* Frames are so few that no call in a token can meet the limit, whoever the caller is. */
@@ -251,11 +264,12 @@ static bool is_shallow(const struct work *w, struct thread t)
     return w->frames[t.frame].depth + most <= GRAMMAR_DEPTH_MAX;
 }
 
-static void add_outside_text(struct work *w, struct thread t, uint32_t *words)
+static void add_outside_text(struct work *w, struct thread t, uint64_t limit, uint32_t *words)
 {
     struct grammar *g = (struct grammar *)w->g;
     _Atomic uint16_t *cache = &g->cache[t.state];
     uint32_t n_frame = w->n_frame;
+    bool over = w->over;
     uint16_t known = atomic_load_explicit(cache, memory_order_acquire);
     bool usable = is_shallow(w, t) && !(g->states[t.state].flags & STATE_TEXT);
     if (known == CACHE_WANTED && usable &&
@@ -263,12 +277,15 @@ static void add_outside_text(struct work *w, struct thread t, uint32_t *words)
         known = keep_mask(w, t.state);
         atomic_store_explicit(cache, known, memory_order_release);
     }
-    if (known > 0 && known <= KEPT_MAX && usable) {
-        add_kept(w, t, known - 1u, n_frame, words);
+    w->n_frame = n_frame;
+    if (known > 0 && known <= KEPT_MAX && usable && add_kept(w, t, known - 1u, limit, words)) {
+        w->over = over;
         return;
     }
     w->n_frame = n_frame;
+    work_allow(w, ROOM_WHOLE, limit);
     uint32_t n_visit = walk_all(w, t, NULL, words);
+    w->over |= over;
     if (known != 0 || !usable) return;
     uint16_t verdict = n_visit < KEPT_VISITS_MIN ? CACHE_NONE : CACHE_WANTED;
     (void)atomic_compare_exchange_strong(cache, &known, verdict);
@@ -283,7 +300,7 @@ static bool is_text_rule(const struct grammar *g, uint32_t rule)
 
 /* Before the inside of one of several strings, which only their lengths tell apart: each of them
  * has its tables. False: there are other ways too. */
-static bool add_strings(struct work *w, struct thread t, uint32_t *words)
+static bool add_strings(struct work *w, struct thread t, uint64_t limit, uint32_t *words)
 {
     const struct grammar *g = w->g;
     const struct state *s = &g->states[t.state];
@@ -297,7 +314,7 @@ static bool add_strings(struct work *w, struct thread t, uint32_t *words)
         struct thread inside = {g->rules[c->rule].start, 0, t.frame};
         w->n_frame = w->step_frame = n_frame;
         if (!work_call(w, c, &inside.frame)) continue;
-        if (!add_in_text(w, inside, words)) add_outside_text(w, inside, words);
+        if (!add_in_text(w, inside, words)) add_outside_text(w, inside, limit, words);
     }
     return true;
 }
@@ -316,17 +333,35 @@ static void add_markers(struct work *w, struct thread t, uint32_t *words)
     }
 }
 
-void mask_add_thread(struct work *w, struct thread t, uint32_t *words)
+bool mask_add_thread(struct work *w, struct thread t, uint64_t limit, uint32_t *words)
 {
     uint32_t n_frame = w->n_frame;
+    work_allow(w, ROOM_WHOLE, limit);
     if (w->g->n_marker) {
         add_markers(w, t, words);
         w->n_frame = n_frame;
     }
     bool text = w->g->states[t.state].flags & STATE_TEXT;
-    if (!add_strings(w, t, words) && (!text || !add_in_text(w, t, words))) {
+    if (!add_strings(w, t, limit, words) && (!text || !add_in_text(w, t, words))) {
         w->n_frame = n_frame;
-        add_outside_text(w, t, words);
+        add_outside_text(w, t, limit, words);
     }
+    w->n_frame = n_frame;
+    return !w->over;
+}
+
+void mask_add_bytes(struct work *w, struct thread t, uint32_t *words)
+{
+    const struct grammar_vocab *v = w->g->vocab;
+    uint32_t n_frame = w->n_frame;
+    for (uint32_t i = 0; i < v->n_node; i = v->skip[i]) {
+        w->n_frame = n_frame;
+        work_allow(w, ROOM_WHOLE, SHORT_WORK_MAX);
+        work_enter(w, t);
+        if (work_step(w, 0, v->byte[i])) add_tokens(v, i, words);
+    }
+    w->n_frame = n_frame;
+    work_allow(w, ROOM_WHOLE, (uint64_t)GRAMMAR_MARKERS_MAX * SHORT_WORK_MAX);
+    if (w->g->n_marker) add_markers(w, t, words);
     w->n_frame = n_frame;
 }

@@ -12,22 +12,33 @@
 
 #include "grammar/matcher_int.h"
 
+enum { UNITS_STEP = 4 };
+
+void work_allow(struct work *w, enum work_room room, uint64_t limit)
+{
+    w->max_thread = room * WORK_THREADS_MAX;
+    w->max_frame = room * WORK_FRAMES_MAX;
+    w->max_level = room * LEVEL_THREADS_MAX;
+    w->units = 0;
+    w->limit = limit;
+    w->over = false;
+}
+
 void work_begin(struct work *w, const struct grammar *g, const struct frame *frames,
-                uint32_t n_frame, bool wide)
+                uint32_t n_frame, enum work_room room)
 {
     w->g = g;
-    w->max_thread = wide ? 2 * WORK_THREADS_MAX : WORK_THREADS_MAX;
-    w->max_frame = wide ? 2 * WORK_FRAMES_MAX : WORK_FRAMES_MAX;
+    work_allow(w, room, MASK_WORK_MAX);
     w->n_thread = 0;
     w->n_frame = n_frame;
     memcpy(w->frames, frames, n_frame * sizeof *frames);
 }
 
 /* The same calls around both? */
-static bool same_stack(const struct work *w, uint32_t a, uint32_t b)
+static bool same_stack(struct work *w, uint32_t a, uint32_t b)
 {
     if (w->frames[a].depth != w->frames[b].depth) return false;
-    while (a != b) {
+    for (; a != b; w->units++) {
         if (a < FRAME_FIRST || b < FRAME_FIRST || w->frames[a].to != w->frames[b].to) return false;
         a = w->frames[a].parent;
         b = w->frames[b].parent;
@@ -45,12 +56,16 @@ bool work_call(struct work *w, const struct call_edge *c, uint32_t *frame)
     uint32_t need = g->states[g->rules[c->rule].start].need;
     if (to->flags & STATE_FINAL) return depth + need <= GRAMMAR_DEPTH_MAX;
     if (depth + 1 + need > GRAMMAR_DEPTH_MAX || depth + to->need > GRAMMAR_DEPTH_MAX) return false;
+    w->units += UNITS_STEP + (w->n_frame - w->step_frame) / 4;
     for (uint32_t f = w->step_frame; f < w->n_frame; f++) {
         if (w->frames[f].parent != *frame || w->frames[f].to != c->to) continue;
         *frame = f;
         return true;
     }
-    if (w->n_frame == w->max_frame) return false;
+    if (w->n_frame >= w->max_frame) {
+        w->over = true;
+        return false;
+    }
     w->frames[w->n_frame] = (struct frame){.parent = *frame, .to = c->to, .depth = depth + 1};
     *frame = w->n_frame++;
     return true;
@@ -74,12 +89,17 @@ static void add_thread(struct work *w, uint32_t begin, struct thread t)
         }
     }
     if (w->frames[t.frame].depth + s->need > GRAMMAR_DEPTH_MAX) return;
+    w->units += UNITS_STEP + (w->n_thread - begin) / 4;
     for (uint32_t i = begin; i < w->n_thread; i++) {
         const struct thread *x = &w->threads[i];
         if (x->state != t.state || x->n_char != t.n_char) continue;
         if (same_stack(w, x->frame, t.frame)) return;
     }
-    if (w->n_thread < w->max_thread) w->threads[w->n_thread++] = t;
+    if (w->n_thread >= w->max_thread || w->n_thread - begin >= w->max_level) {
+        w->over = true;
+    } else {
+        w->threads[w->n_thread++] = t;
+    }
 }
 
 /* A string of bounded length, between two characters: may it go on with this byte? Counts. */
@@ -114,6 +134,9 @@ static void step_thread(struct work *w, uint32_t begin, struct thread t, uint32_
     for (;;) {
         const struct state *s = &g->states[t.state];
         uint32_t n_char = t.n_char;
+        w->units += UNITS_STEP;
+        w->over |= w->units > w->limit;
+        if (w->units > w->limit) return;
         uint32_t to = move(w, s, symbol, &n_char);
         if (to != NO_STATE) add_thread(w, begin, (struct thread){to, n_char, t.frame});
         for (uint32_t i = 0; i < s->n_call; i++) {
