@@ -100,12 +100,15 @@ enum grammar_place {
 };
 uint32_t grammar_put_space(struct grammar_builder *b, uint32_t from, enum grammar_place place);
 
-/* grammar_put_schema - a value that the schema describes (schema_put.c)
+/* grammar_put_schema - a value that the schema describes (schema_put.c). grammar_put_schema_at -
+ * messages call the schema's root `path` in place of "#"
  *
  *   to  the state after it
  * Errors  as grammar_from_schema */
 fathom_err grammar_put_schema(struct grammar_builder *b, uint32_t from, const json_t *schema,
                               uint32_t *to, fathom_diag *d);
+fathom_err grammar_put_schema_at(struct grammar_builder *b, uint32_t from, const json_t *schema,
+                                 const char *path, uint32_t *to, fathom_diag *d);
 
 /* grammar_put_regex - a text that a pattern (grammar/regex.h) matches as a whole
  * grammar_put_choice - one of the strings of an array
@@ -124,5 +127,12 @@ fathom_err grammar_put_choice(struct grammar_builder *b, uint32_t from, const js
  * Errors  as grammar_from_ebnf */
 fathom_err grammar_put_ebnf(struct grammar_builder *b, uint32_t from, const char *text, size_t n,
                             uint32_t *to, fathom_diag *d);
+
+/* grammar_put_tag - a text that a structural tag describes (tag_put.c)
+ *
+ *   to  the state after it
+ * Errors  as grammar_from_tag */
+fathom_err grammar_put_tag(struct grammar_builder *b, uint32_t from, const json_t *tag,
+                           uint32_t *to, fathom_diag *d);
 
 #endif

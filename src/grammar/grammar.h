@@ -121,6 +121,16 @@ fathom_err grammar_from_choice(struct grammar **out, const struct grammar_vocab 
 fathom_err grammar_from_ebnf(struct grammar **out, const struct grammar_vocab *v, const char *text,
                              size_t n, fathom_diag *d);
 
+/* grammar_from_tag - the texts that a structural tag describes: free text in which tags begin, or
+ * formats one after the other (docs/grammar.md)
+ *
+ *   tag      {"format": {...}}, or {"structures": [...], "triggers": [...]}
+ *   options  of the JSON in it; NULL: all zero
+ * Errors  EINVAL, EUNSUPPORTED  with the place: "structural tag format.tags[0]"
+ *         and as grammar_from_schema, grammar_from_regex, grammar_from_ebnf */
+fathom_err grammar_from_tag(struct grammar **out, const struct grammar_vocab *v, const json_t *tag,
+                            const struct grammar_options *options, fathom_diag *d);
+
 /* grammar_retain - one more holder. grammar_release - one less; the last one frees it. Accepts
  * NULL. */
 struct grammar *grammar_retain(struct grammar *g);

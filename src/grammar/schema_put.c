@@ -503,16 +503,22 @@ fathom_err schema_put_flat(struct schema_compiler *c, uint32_t from, const struc
 
 /* ---- public ----------------------------------------------------------------------------- */
 
-fathom_err grammar_put_schema(struct grammar_builder *b, uint32_t from, const json_t *schema,
-                              uint32_t *to, fathom_diag *d)
+fathom_err grammar_put_schema_at(struct grammar_builder *b, uint32_t from, const json_t *schema,
+                                 const char *path, uint32_t *to, fathom_diag *d)
 {
     struct schema_compiler c;
-    fathom_err err = schema_open(&c, b, schema, "#", d);
+    fathom_err err = schema_open(&c, b, schema, path, d);
     *to = grammar_add_state(b);
     if (!err) err = draw_schema(&c, from, schema, *to);
     if (!err) err = schema_finish(&c);
     schema_close(&c);
     return err;
+}
+
+fathom_err grammar_put_schema(struct grammar_builder *b, uint32_t from, const json_t *schema,
+                              uint32_t *to, fathom_diag *d)
+{
+    return grammar_put_schema_at(b, from, schema, "#", to, d);
 }
 
 static fathom_err draw_root(struct grammar_builder *b, uint32_t from, const void *what,

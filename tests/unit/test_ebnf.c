@@ -478,6 +478,7 @@ int main(void)
                                        cmocka_unit_test(test_hostile),
                                        cmocka_unit_test(test_random_grammars),
                                        cmocka_unit_test(test_masks),
-                                       cmocka_unit_test(test_dear_masks),     cmocka_unit_test(test_failing_allocations)};
+                                       cmocka_unit_test(test_dear_masks),
+                                       cmocka_unit_test(test_failing_allocations)};
     return cmocka_run_group_tests(tests, grammar_data_set_up_pilot, grammar_data_tear_down);
 }
