@@ -27,6 +27,10 @@ static fathom_err put_content(struct grammar_builder *b, uint32_t from,
         return grammar_put_regex(b, from, json_string_value(a->value), json_string_length(a->value),
                                  to, d);
     case ANSWER_CONTENT_CHOICE: return grammar_put_choice(b, from, a->value, to, d);
+    case ANSWER_CONTENT_EBNF:
+        return grammar_put_ebnf(b, from, json_string_value(a->value), json_string_length(a->value),
+                                to, d);
+    case ANSWER_CONTENT_TAG: return grammar_put_tag(b, from, a->value, to, d);
     case ANSWER_CONTENT_TEXT: return call_grammar_put_text(b, from, a->calls, to, d);
     case ANSWER_CONTENT_NONE: ASSERT(a->content != ANSWER_CONTENT_NONE); break;
     }

@@ -12,6 +12,8 @@ enum answer_content {
     ANSWER_CONTENT_SCHEMA, /* value: the schema */
     ANSWER_CONTENT_REGEX,  /* value: the pattern, a string */
     ANSWER_CONTENT_CHOICE, /* value: the choices, an array of strings */
+    ANSWER_CONTENT_EBNF,   /* value: a grammar in GBNF or Lark's notation, a string */
+    ANSWER_CONTENT_TAG,    /* value: a structural tag, an object */
 };
 
 struct answer_grammar {
@@ -27,8 +29,8 @@ struct answer_grammar {
  *   options  NULL: all zero; space is ONE at most where there are calls
  *   stop     as of grammar_compile; may be NULL
  * Needs    a content or calls.
- * Errors   as grammar_from_schema, grammar_from_regex, grammar_from_choice and call_grammar_put;
- *          ECANCEL when the flag was raised
+ * Errors   as the grammar_from_* of its content, and call_grammar_put; ECANCEL when the flag was
+ *          raised
  * Owns     *out, to be released. */
 fathom_err answer_grammar_compile(struct grammar **out, const struct grammar_vocab *v,
                                   const struct answer_grammar *answer,

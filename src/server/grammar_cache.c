@@ -326,7 +326,8 @@ fathom_err grammar_cache_get(struct grammar_cache *c, const struct answer_gramma
     fathom_err err = write_key(&key, answer, options);
     if (key.over_limit) {
         err = diag_fail(d, FATHOM_ELIMIT,
-                        "the schema, or the tools together, are longer than %d bytes of JSON",
+                        "the schema or grammar, or the tools together, are longer than %d bytes of "
+                        "JSON",
                         LIMIT_GRAMMAR_TEXT_BYTES);
     }
     if (!err) {

@@ -1,9 +1,9 @@
 /* grammar_cache.h - grammars compiled once for all requests that ask for the same
  *
  * Two requests ask for the same when their keys are the same text: kind, schema (or pattern,
- * choices, tools) as compact JSON with its keys in order, options, markup. One compiles, in its own
- * thread, and others that want the same wait for it without one. A failure is remembered too, so a
- * schema that fails after half a second of work costs that once.
+ * choices, grammar, tools) as compact JSON with its keys in order, options, markup. One compiles,
+ * in its own thread, and others that want the same wait for it without one. A failure is remembered
+ * too, so a schema that fails after half a second of work costs that once.
  *
  * A compilation is ended, and nothing remembered of it, when all who wanted it have left, when the
  * cache is stopped, or when it takes LIMIT_GRAMMAR_COMPILE_MS: its work is bounded (grammar/

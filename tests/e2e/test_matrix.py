@@ -48,6 +48,9 @@ ASKS = {
     "tools": {"tools": TOOLS},
     "schema": {"response_format": {"type": "json_schema",
                                    "json_schema": {"name": "person", "schema": SCHEMA}}},
+    "tag": {"response_format": {"type": "structural_tag", "format": {
+        "type": "triggered_tags", "triggers": ["e"], "tags": [{"begin": "e(", "end": ")", "content": {
+            "type": "grammar", "grammar": 'root ::= root [+*] n | n\nn ::= "0" | [1-9] [0-9]?'}}]}}},
     "logprobs": {"logprobs": True, "top_logprobs": 3},
     "n": {"n": 2},
     "seed": {"temperature": 1, "seed": 11},

@@ -67,6 +67,29 @@ TOOLS = [
     function("now", {}),
 ]
 
+SUMS = r"""
+root ::= "(" part [-+] part ")*" sum  # of products
+sum ::= sum [-+] product | product
+product ::= product "*" part | part
+part ::= [1-9] [0-9]{0,2} | "(" sum ")"
+"""
+LARK_SUMS = r"""
+start: "(" part ("+" | "-") part ")*" sum
+?sum: product | sum ("+" | "-") product -> add
+?product: part
+    | product "*" part
+?part: NUMBER | "(" sum ")"
+NUMBER: /[1-9][0-9]{0,2}/
+"""
+SMALL_JSON = r"""
+root ::= object
+value ::= object | array | word | [1-9] [0-9]{0,5} | "true" | "null"
+object ::= "{" (member ("," member){0,3})? "}"
+member ::= word ":" value
+array ::= "[" (value ("," value){0,3})? "]"
+word ::= "\"" [a-z]{1,8} "\""
+"""
+
 
 class Judge:
     """Counts outputs; the first ones that are wrong are kept."""
@@ -199,6 +222,50 @@ class Structured(unittest.TestCase):
                 (lambda m: m["content"] in choices)
             judge.see("text", choice, "stop", lambda m, g=good: self.assertTrue(g(m)))
         judge.end("patterns and choices", 47)
+
+    def test_grammars(self):
+        """Sums with brackets, by rules that begin with themselves; and JSON."""
+        def sums(message):
+            self.assertRegex(message["content"], r"[0-9()*+-]+\Z")
+            compile(re.sub("[0-9]+", "1", message["content"]), "sum", "eval")
+        ways = (({"guided_grammar": SUMS}, sums), ({"ebnf": SUMS}, sums),
+                ({"structured_outputs": {"grammar": LARK_SUMS}}, sums),
+                ({"guided_grammar": SMALL_JSON}, lambda m: json.loads(m["content"])))
+        asked = [({"n": 8, "seed": 8 * i, "frequency_penalty": 0.5, **fields, **thinking}, check)
+                 for thinking in ({}, BOUND) for i, (fields, check) in enumerate(ways)]
+        judge = Judge(self)
+        check_of = {id(body): check for body, check in asked}
+        for body, choice in self.ask_all([body for body, _ in asked]):
+            judge.see(str(body), choice, "stop", check_of[id(body)])
+        judge.end("grammars", 62)
+
+    def test_structural_tags(self):
+        """Free text in which each "e" begins a tag."""
+        value = {"type": "object", "properties": {"n": {"enum": [1, 2]}}, "required": ["n"]}
+        older = {"type": "structural_tag", "triggers": ["e"], "structures": [
+            {"begin": "e<", "schema": value, "end": ">"}, {"begin": "e[", "schema": value, "end": "]"}]}
+        newer = {"type": "structural_tag", "format": {"type": "triggered_tags", "triggers": ["e"], "tags": [
+            {"begin": "e" + a, "content": {"type": "json_schema", "json_schema": value}, "end": b}
+            for a, b in ("<>", "[]")]}}
+        json_text = r'\{\s*"n": ?[12]\s*\}'
+        whole = re.compile(rf"([^e]|e<{json_text}>|e\[{json_text}\])*")
+        bodies = [{"n": 8, "seed": i, "max_tokens": 60, **fields, "messages": [
+            {"role": "user", "content": "Hello, who are you?"}]} for i, fields in enumerate((
+                {"response_format": older}, {"response_format": newer},
+                {"structural_tag": json.dumps(older)},
+                {"structured_outputs": {"structural_tag": json.dumps(newer)}}))]
+        n_tag = n_ended = 0
+        for _, choice in self.ask_all(bodies):
+            text = choice["message"]["content"]
+            if choice["finish_reason"] == "stop":
+                n_ended += 1
+            else:  # cut, maybe within a tag
+                rest = re.search(r"e[^e>\]]*\Z", text)
+                text = text[:rest.start()] if rest else text
+            self.assertTrue(whole.fullmatch(text), repr(text))
+            n_tag += text.count("e")
+        self.assertGreater(n_tag, 30)
+        print(f"structural tags: {n_tag} in 32 answers, {n_ended} of them ended")
 
     def test_what_comes_along(self):
         """logit_bias, min_tokens, logprobs, stop and stream beside a grammar."""

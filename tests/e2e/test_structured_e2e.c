@@ -27,6 +27,11 @@
     "invoke>\\n</" D "function_calls>"
 #define NAMED ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"
 
+#define SUM "root ::= root [+-] t | t\\nt ::= [0-9]+ | \\\"(\\\" root \\\")\\\""
+#define TAG                                                                                        \
+    ",\"response_format\":{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f>\","        \
+    "\"schema\":" SCHEMA ",\"end\":\"</f>\"}],\"triggers\":[\"<f\"]}"
+
 struct step {
     const char *script;
     const char *fields;
@@ -67,6 +72,12 @@ static void test_contents(void **state)
          "\"content\":\"a\""},
         {"say=ab12", ",\"guided_regex\":\"[a-z]+[0-9]+\",\"max_tokens\":2", 200,
          "\"finish_reason\":\"length\""},
+        {"say=1+(2)", ",\"guided_grammar\":\"" SUM "\",\"n\":2", 200, "\"content\":\"1+(2)\""},
+        {"say=1+(2)", ",\"ebnf\":\"" SUM "\",\"stream\":true", 200, "[DONE]"},
+        {"say=1+(2", ",\"structured_outputs\":{\"grammar\":\"" SUM "\"}", 500, "grammar_failed"},
+        {"say=Now <f>{\\\"a\\\": 1}</f>.", TAG, 200, "Now <f>{\\\"a\\\": 1}</f>."},
+        {"say=Nothing.", TAG, 200, "\"content\":\"Nothing.\""},
+        {"say=Now <f>{\\\"b\\\": 1}</f>.", TAG, 500, "grammar_failed"},
     };
     run_steps(steps, sizeof steps / sizeof steps[0]);
 }
@@ -81,6 +92,9 @@ static void test_reasoning_is_free(void **state)
          "what?\""},
         {"say=Well</think>no", thinking, 500, "grammar_failed"},
         {"say={\\\"a\\\": 1}", thinking, 500, "grammar_failed"},
+        {"say=1+?</think>1+(2)",
+         ",\"ebnf\":\"" SUM "\",\"chat_template_kwargs\":{\"thinking\":true}", 200,
+         "\"content\":\"1+(2)\""},
     };
     run_steps(steps, sizeof steps / sizeof steps[0]);
 }
@@ -139,7 +153,17 @@ static void test_refusals(void **state)
         {"say=x", ",\"guided_regex\":\"(a\"", 400, "\"param\":\"guided_regex\""},
         {"say=x", ",\"guided_choice\":[]", 400, "\"code\":\"invalid_value\""},
         {"say=x", ",\"guided_choice\":[1]", 400, "choice 0 is an integer"},
-        {"say=x", ",\"guided_grammar\":\"root ::= x\"", 400, "\"param\":\"guided_grammar\""},
+        {"say=x", ",\"guided_grammar\":\"root ::= x\"", 400,
+         "grammar, line 1, column 10: rule \\\"x\\\" is not defined\",\"type\":"
+         "\"invalid_request_error\",\"param\":\"guided_grammar\",\"code\":\"invalid_value\""},
+        {"say=x", ",\"ebnf\":\"root ::= \\\"a\\\" |\\n  (\\\"b\\\"\"", 400,
+         "line 2, column 3: a ( without"},
+        {"say=x", ",\"structured_outputs\":{\"grammar\":\"start: <[3]>\"}", 400,
+         "\"code\":\"unsupported_value\""},
+        {"say=x",
+         ",\"response_format\":{\"type\":\"structural_tag\",\"format\":{\"type\":\"token\"}}", 400,
+         "structural tag format: the type \\\"token\\\" is not supported\",\"type\":"
+         "\"invalid_request_error\",\"param\":\"response_format\",\"code\":\"unsupported_value\""},
         {"say=x", ",\"tool_choice\":\"required\"", 400, "there are no tools"},
         {"say=x", TOOL("true") ",\"tool_choice\":\"required\",\"guided_regex\":\"x\"", 400,
          "cannot be both"},

@@ -75,6 +75,19 @@ static void content_comes_after_reasoning(void **state)
     expect(e, &a, "yes? no?</think>no", true);
     expect(e, &a, "yes? no?</think>maybe", false);
     json_decref(value);
+    value = json_string("root ::= root [-+] [0-9]+ | [0-9]+");
+    a = (struct answer_grammar){true, ANSWER_CONTENT_EBNF, value, NULL};
+    expect(e, &a, "1+?</think>1+22-3", true);
+    expect(e, &a, "1+1", false);
+    expect(e, &a, "so</think>1+", false);
+    json_decref(value);
+    value = json_pack("{s:[{s:s, s:O, s:s}], s:[s]}", "structures", "begin", "<f>", "schema",
+                      e->schema, "end", "</f>", "triggers", "<f");
+    a = (struct answer_grammar){true, ANSWER_CONTENT_TAG, value, NULL};
+    expect(e, &a, "<f>?</think>Here: <f>{\"a\": 1}</f>.", true);
+    expect(e, &a, "</think>", true);
+    expect(e, &a, "hm</think><f>1</f>", false);
+    json_decref(value);
 }
 
 static void content_or_calls(void **state)

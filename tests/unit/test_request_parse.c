@@ -81,9 +81,9 @@ static const struct refusal refusals[] = {
      "both"},
     {API_CHAT, "{" M ",\"parallel_tool_calls\":2}", "parallel_tool_calls",
      "parallel_tool_calls is an integer, needed is a boolean"},
-    {API_CHAT, "{" M ",\"response_format\":{\"type\":\"structural_tag\"}}", "response_format.type",
-     "response_format.type is \"structural_tag\", which is not supported; text, json_object and "
-     "json_schema are"},
+    {API_CHAT, "{" M ",\"response_format\":{\"type\":\"grammar\"}}", "response_format.type",
+     "response_format.type is \"grammar\", which is not supported; text, json_object, json_schema "
+     "and structural_tag are"},
     {API_CHAT, "{" M ",\"response_format\":{\"type\":\"json_schema\"}}",
      "response_format.json_schema", "response_format.json_schema is absent, needed is an object"},
     {API_CHAT, "{" M ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}",
@@ -110,19 +110,24 @@ static const struct refusal refusals[] = {
     {API_COMPLETION, "{" P ",\"guided_choice\":\"a\"}", "guided_choice",
      "guided_choice is a string, needed is an array of strings"},
     {API_COMPLETION, "{" P ",\"structured_outputs\":{}}", "structured_outputs",
-     "structured_outputs says nothing of the answer; json, regex, choice or json_object is needed"},
+     "structured_outputs says nothing of the answer; json, regex, choice, grammar, structural_tag "
+     "or json_object is needed"},
     {API_COMPLETION, "{" P ",\"structured_outputs\":{\"regex\":\"a\",\"choice\":[\"a\"]}}",
      "structured_outputs",
      "structured_outputs.regex and structured_outputs.choice both say what the answer must be, "
      "only "
      "one may"},
-    {API_COMPLETION, "{" P ",\"structured_outputs\":{\"structural_tag\":\"x\"}}",
+    {API_COMPLETION, "{" P ",\"structured_outputs\":{\"structural_tag\":\"[]\"}}",
      "structured_outputs.structural_tag",
-     "structured_outputs.structural_tag is not supported: use json, regex, choice or json_object"},
+     "structured_outputs.structural_tag is an empty array, needed is an object (a structural tag)"},
+    {API_COMPLETION, "{" P ",\"structured_outputs\":{\"grammar\":{}}}",
+     "structured_outputs.grammar",
+     "structured_outputs.grammar is an object, needed is a string (a grammar)"},
+    {API_CHAT, "{" M ",\"response_format\":{\"type\":\"structural_tag\",\"trigger\":[]}}",
+     "response_format.trigger", "response_format.trigger is not known here; leave it out"},
     {API_COMPLETION, "{" P ",\"structured_outputs\":{\"whitespace_pattern\":\" \"}}",
      "structured_outputs.whitespace_pattern",
-     "structured_outputs.whitespace_pattern is not supported: use json, regex, choice or "
-     "json_object"},
+     "structured_outputs.whitespace_pattern is not supported: use disable_any_whitespace"},
     {API_CHAT, "{" M ",\"response_format\":\"text\"}", "response_format",
      "response_format is a string, needed is an object"},
     /* numbers */
@@ -293,11 +298,12 @@ static const struct refusal refusals[] = {
     {API_CHAT, "{" M ",\"modalities\":[\"text\",\"audio\"]}", "modalities",
      "modalities[1] is not supported; only \"text\" is"},
     {API_CHAT, "{" M ",\"echo\":true}", "echo", "echo is not supported: /v1/completions has it"},
-    {API_COMPLETION, "{" P ",\"guided_grammar\":\"a*\"}", "guided_grammar",
-     "guided_grammar is not supported: use response_format, guided_json, guided_regex or "
-     "guided_choice"},
-    {API_CHAT, "{" M ",\"ebnf\":\"root ::= a\"}", "ebnf",
-     "ebnf is not supported: use response_format, guided_json, guided_regex or guided_choice"},
+    {API_COMPLETION, "{" P ",\"guided_grammar\":[]}", "guided_grammar",
+     "guided_grammar is an empty array, needed is a string (a grammar)"},
+    {API_CHAT, "{" M ",\"ebnf\":\"root ::= a\",\"guided_grammar\":\"root ::= a\"}",
+     "guided_grammar", "ebnf and guided_grammar both say what the answer must be, only one may"},
+    {API_CHAT, "{" M ",\"structural_tag\":7}", "structural_tag",
+     "structural_tag is an integer, needed is an object (a structural tag)"},
     {API_CHAT, "{" M ",\"separate_reasoning\":false}", "separate_reasoning",
      "separate_reasoning is false, only true is supported: start the server with "
      "--reasoning-parser none"},
@@ -346,6 +352,11 @@ static void test_malformed_json_has_a_position(void **state)
     assert_int_equal(parse(&r, API_CHAT, "{\"model\": \"x\",,}", &e), FATHOM_EFORMAT);
     assert_int_equal(e.status, 400);
     assert_non_null(strstr(e.diag.text, "request body: not valid JSON at line 1 column 15"));
+    api_request_free(&r);
+    e = (struct api_error){0};
+    assert_int_equal(parse(&r, API_CHAT, "{" M ",\"structural_tag\":\"x\"}", &e), FATHOM_EFORMAT);
+    assert_int_equal(e.status, 400);
+    assert_non_null(strstr(e.diag.text, "structural_tag: not valid JSON at line 1 column 1"));
     api_request_free(&r);
 }
 
@@ -653,6 +664,25 @@ static const struct rule_case rule_cases[] = {
     {API_CHAT,
      "{" M ",\"structured_outputs\":{\"choice\":[\"a\"],\"regex\":null,\"disable_fallback\":true}}",
      ANSWER_CONTENT_CHOICE, "[\"a\"]", "structured_outputs.choice", TOOL_CHOICE_AUTO},
+    {API_COMPLETION, "{" P ",\"guided_grammar\":\"root ::= \\\"a\\\"\"}", ANSWER_CONTENT_EBNF,
+     "\"root ::= \\\"a\\\"\"", "guided_grammar", TOOL_CHOICE_AUTO},
+    {API_CHAT, "{" M ",\"ebnf\":\"start: A\"}", ANSWER_CONTENT_EBNF, "\"start: A\"", "ebnf",
+     TOOL_CHOICE_AUTO},
+    {API_CHAT, "{" M ",\"structured_outputs\":{\"grammar\":\"x\"}}", ANSWER_CONTENT_EBNF, "\"x\"",
+     "structured_outputs.grammar", TOOL_CHOICE_AUTO},
+    {API_CHAT,
+     "{" M ",\"structured_outputs\":{\"structural_tag\":\"{\\\"type\\\": \\\"structural_tag\\\", "
+     "\\\"format\\\": 1}\"}}",
+     ANSWER_CONTENT_TAG, "{\"format\":1}", "structured_outputs.structural_tag", TOOL_CHOICE_AUTO},
+    {API_COMPLETION, "{" P ",\"structural_tag\":{\"structures\":[],\"triggers\":[\"<\"]}}",
+     ANSWER_CONTENT_TAG, "{\"structures\":[],\"triggers\":[\"<\"]}", "structural_tag",
+     TOOL_CHOICE_AUTO},
+    {API_CHAT,
+     "{" M
+     ",\"response_format\":{\"type\":\"structural_tag\",\"structures\":[],\"triggers\":[\"<\"]"
+     "}}",
+     ANSWER_CONTENT_TAG, "{\"structures\":[],\"triggers\":[\"<\"]}", "response_format",
+     TOOL_CHOICE_AUTO},
     {API_CHAT, "{" M ",\"structured_outputs\":{\"json_object\":true}}", ANSWER_CONTENT_OBJECT, NULL,
      "structured_outputs.json_object", TOOL_CHOICE_AUTO},
     {API_CHAT, "{" M "," TOOL ",\"tool_choice\":\"required\"}", ANSWER_CONTENT_NONE, NULL, NULL,

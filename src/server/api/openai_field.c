@@ -250,7 +250,6 @@ static fathom_err check(struct field_context *x)
 /* ---- the table ----------------------------------------------------------------------------- */
 
 #define AT(member) offsetof(struct api_request, member)
-#define NO_GRAMMAR "use response_format, guided_json, guided_regex or guided_choice"
 #define NO_MEDIA "messages are text"
 
 static const struct field fields[] = {
@@ -334,8 +333,11 @@ static const struct field fields[] = {
     {"guided_json", BOTH, field_guided_json, 0, 0, 0, false, NULL},
     {"guided_regex", BOTH, field_guided_regex, 0, 0, 0, false, NULL},
     {"guided_choice", BOTH, field_guided_choice, 0, 0, 0, false, NULL},
-    {"json_schema", BOTH, field_guided_json, 0, 0, 0, false, NULL}, /* SGLang's, both */
+    {"guided_grammar", BOTH, field_guided_grammar, 0, 0, 0, false, NULL},
+    {"json_schema", BOTH, field_guided_json, 0, 0, 0, false, NULL}, /* SGLang's, all four */
     {"regex", BOTH, field_guided_regex, 0, 0, 0, false, NULL},
+    {"ebnf", BOTH, field_guided_grammar, 0, 0, 0, false, NULL},
+    {"structural_tag", BOTH, field_structural_tag, 0, 0, 0, false, NULL},
     {"structured_outputs", SAMPLING, field_structured_outputs, 0, 0, 0, false, NULL},
     {"guided_decoding_backend", BOTH, field_none, 0, 0, 0, false, NULL},
     {"modalities", CHAT, field_modalities, 0, 0, 0, false, NULL},
@@ -383,11 +385,8 @@ static const struct field fields[] = {
     {"ec_transfer_params", BOTH, field_refuse, 0, 0, 0, false, "send the prompt"},
     {"return_prompt_text", BOTH, field_refuse, 0, 0, 0, false, "use return_token_ids"},
     {"return_token_offsets", BOTH, field_idle, 0, 0, 0, false, "logprobs have text_offset"},
-    {"guided_grammar", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
     {"guided_whitespace_pattern", BOTH, field_refuse, 0, 0, 0, false,
      "use structured_outputs.disable_any_whitespace"},
-    {"structural_tag", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
-    {"ebnf", BOTH, field_refuse, 0, 0, 0, false, NO_GRAMMAR},
     {"stop_regex", BOTH, field_refuse, 0, 0, 0, false, "use stop"},
     {"return_hidden_states", BOTH, field_refuse, 0, 0, 0, false, "tokens are told, not states"},
     {"custom_logit_processor", BOTH, field_refuse, 0, 0, 0, false, "use logit_bias"},

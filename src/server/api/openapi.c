@@ -37,6 +37,7 @@ static void write_schema(struct buf *b, const struct field *f)
         {field_verbosity, "string", false},
         {field_reasoning_effort, "string", false},
         {field_guided_regex, "string", false},
+        {field_guided_grammar, "string", false},
         {field_messages, "array", false},
         {field_tools, "array", false},
         {field_tokens, "array", false},

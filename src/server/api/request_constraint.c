@@ -51,6 +51,47 @@ static fathom_err set_choice(struct field_context *x, const char *field, const c
     return answer_rule_set_content(&x->r->rule, ANSWER_CONTENT_CHOICE, field, path, v, x->e);
 }
 
+static fathom_err set_grammar(struct field_context *x, const char *field, const char *path,
+                              json_t *v)
+{
+    if (!json_is_string(v)) return field_wrong_type(x, path, v, "a string (a grammar)");
+    return answer_rule_set_content(&x->r->rule, ANSWER_CONTENT_EBNF, field, path, v, x->e);
+}
+
+/* What a structural tag says of texts, without what else its object has. */
+static fathom_err set_tag_members(struct field_context *x, const char *field, const char *path,
+                                  const json_t *v)
+{
+    json_t *tag =
+        json_pack("{s:O*, s:O*, s:O*}", "format", json_object_get(v, "format"), "structures",
+                  json_object_get(v, "structures"), "triggers", json_object_get(v, "triggers"));
+    if (!tag) return FATHOM_ENOMEM;
+    fathom_err err =
+        answer_rule_set_content(&x->r->rule, ANSWER_CONTENT_TAG, field, path, tag, x->e);
+    json_decref(tag);
+    return err;
+}
+
+/* A structural tag, or text that holds one. */
+static fathom_err set_tag(struct field_context *x, const char *field, const char *path, json_t *v)
+{
+    static const char *const keys[] = {"type", "format", "structures", "triggers", NULL};
+    static const char what[] = "an object (a structural tag)";
+    json_t *own = NULL;
+    fathom_diag d;
+    diag_clear(&d);
+    if (json_is_string(v)) {
+        fathom_err err = json_read(json_string_value(v), json_string_length(v), path, &own, &d);
+        if (err) return api_error_from(x->e, err, path, &d);
+        v = own;
+    }
+    fathom_err err =
+        json_is_object(v) ? field_check_keys(x, path, v, keys) : field_wrong_type(x, path, v, what);
+    if (!err) err = set_tag_members(x, field, path, v);
+    json_decref(own);
+    return err;
+}
+
 static fathom_err set_object(struct field_context *x, const char *field, const char *path)
 {
     return answer_rule_set_content(&x->r->rule, ANSWER_CONTENT_OBJECT, field, path, NULL, x->e);
@@ -69,6 +110,16 @@ fathom_err field_guided_regex(struct field_context *x, const struct field *f, js
 fathom_err field_guided_choice(struct field_context *x, const struct field *f, json_t *v)
 {
     return set_choice(x, f->name, f->name, v);
+}
+
+fathom_err field_guided_grammar(struct field_context *x, const struct field *f, json_t *v)
+{
+    return set_grammar(x, f->name, f->name, v);
+}
+
+fathom_err field_structural_tag(struct field_context *x, const struct field *f, json_t *v)
+{
+    return set_tag(x, f->name, f->name, v);
 }
 
 /* SGLang's: false has reasoning told with the answer's text. */
@@ -125,7 +176,8 @@ static fathom_err read_json_object(struct field_context *x, const char *field, c
 
 fathom_err field_response_format(struct field_context *x, const struct field *f, json_t *v)
 {
-    static const char *const keys[] = {"type", "json_schema", "schema", NULL};
+    static const char *const keys[] = {"type",       "json_schema", "schema", "format",
+                                       "structures", "triggers",    NULL};
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
     const json_t *type = json_object_get(v, "type");
     if (!json_is_string(type)) return field_wrong_type(x, FORMAT ".type", type, "a string");
@@ -138,9 +190,10 @@ fathom_err field_response_format(struct field_context *x, const struct field *f,
         x->r->response_format = json_incref(v);
         return read_json_schema(x, json_object_get(v, "json_schema"));
     }
+    if (strcmp(name, "structural_tag") == 0) return set_tag_members(x, f->name, FORMAT, v);
     return api_error_set(x->e, 400, "unsupported_value", FORMAT ".type",
                          "response_format.type is \"%.40s\", which is not supported; text, "
-                         "json_object and json_schema are",
+                         "json_object, json_schema and structural_tag are",
                          name);
 }
 
@@ -177,7 +230,7 @@ static fathom_err refuse_member(struct field_context *x, const char *field, cons
                                 json_t *v)
 {
     (void)field, (void)v;
-    return not_supported(x, path, "use json, regex, choice or json_object");
+    return not_supported(x, path, "use disable_any_whitespace");
 }
 
 static const struct {
@@ -192,8 +245,8 @@ static const struct {
     {"disable_any_whitespace", OUTPUTS ".disable_any_whitespace", set_space},
     {"disable_fallback", OUTPUTS ".disable_fallback", set_nothing},
     {"disable_additional_properties", OUTPUTS ".disable_additional_properties", set_nothing},
-    {"grammar", OUTPUTS ".grammar", refuse_member},
-    {"structural_tag", OUTPUTS ".structural_tag", refuse_member},
+    {"grammar", OUTPUTS ".grammar", set_grammar},
+    {"structural_tag", OUTPUTS ".structural_tag", set_tag},
     {"whitespace_pattern", OUTPUTS ".whitespace_pattern", refuse_member},
 };
 
@@ -211,8 +264,8 @@ fathom_err field_structured_outputs(struct field_context *x, const struct field 
     TRY(field_check_keys(x, f->name, v, keys));
     if (was_set || x->r->rule.content != ANSWER_CONTENT_NONE) return FATHOM_OK;
     return api_error_set(x->e, 400, "invalid_value", f->name,
-                         "structured_outputs says nothing of the answer; json, regex, choice or "
-                         "json_object is needed");
+                         "structured_outputs says nothing of the answer; json, regex, choice, "
+                         "grammar, structural_tag or json_object is needed");
 }
 
 /* ---- tools --------------------------------------------------------------------------------- */

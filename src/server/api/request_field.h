@@ -149,6 +149,8 @@ field_read field_guided_json;
 field_read field_guided_regex;
 field_read field_separate_reasoning;
 field_read field_guided_choice;
+field_read field_guided_grammar;
+field_read field_structural_tag;
 field_read field_structured_outputs;
 field_read field_messages;
 field_read field_tools;
