@@ -22,12 +22,12 @@
 
 enum { N_RUN = 7, POSITIONS_MAX = 1 << 14 };
 
-enum kind { SCHEMA, OBJECT, REGEX, CALLS, REASONING };
+enum kind { SCHEMA, OBJECT, REGEX, CALLS, REASONING, EBNF, TAG };
 
 struct bench_case {
     const char *name;
     enum kind kind;
-    const char *grammar; /* schema, pattern or tools */
+    const char *grammar; /* schema, pattern, tools, grammar or structural tag */
     const char *output;
 };
 
@@ -86,6 +86,37 @@ static const char tools_output[] =
     "<｜DSML｜parameter name=\"days\" string=\"false\">7</｜DSML｜parameter>\n</｜DSML｜invoke>\n"
     "</｜DSML｜function_calls>";
 
+static const char sums[] =
+    "root ::= sum\nsum ::= sum [-+] product | product\nproduct ::= product [*/] part | part\n"
+    "part ::= \"-\"? ([0-9]+ | name | \"(\" sum \")\")\nname ::= [a-z_] [a-z_0-9]*\n";
+
+static const char sums_output[] = "(alpha+42)*-(beta_2/7-(gamma+1000))-delta*(3-(epsilon/12))";
+
+/* As llama.cpp and xgrammar have it in their examples: a rule for each part of JSON. */
+static const char json_rules[] =
+    "root ::= object\nvalue ::= object | array | string | number | (\"true\" | \"false\" | "
+    "\"null\") ws\nobject ::= \"{\" ws (string \":\" ws value (\",\" ws string \":\" ws value)*)? "
+    "\"}\" ws\narray ::= \"[\" ws (value (\",\" ws value)*)? \"]\" ws\nstring ::= \"\\\"\" char* "
+    "\"\\\"\" ws\nchar ::= [^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" ([\"\\\\bfnrt] | \"u\" "
+    "[0-9a-fA-F]{4})\nnumber ::= \"-\"? ([0-9] | [1-9] [0-9]{0,15}) (\".\" [0-9]+)? ([eE] [-+]? "
+    "[0-9]{1,3})? ws\nws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n";
+
+/* Every character a call: nothing of it is drawn where it is named. */
+static const char nested_text[] = "root ::= \"<\" item* \">\"\nitem ::= [^<>] | root\n";
+
+static const char nested_text_output[] =
+    "<Grace Hopper: <One accurate measurement <is worth>> a thousand expert opinions.>";
+
+static const char functions[] =
+    "{\"triggers\": [\"<function=\"], \"structures\": [{\"begin\": \"<function=get_weather>\", "
+    "\"schema\": {\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}}, "
+    "\"required\": [\"city\"]}, \"end\": \"</function>\"}, {\"begin\": \"<function=get_time>\", "
+    "\"schema\": {\"type\": \"object\", \"properties\": {}}, \"end\": \"</function>\"}]}";
+
+static const char functions_output[] =
+    "Let me see what the weather is like there. <function=get_weather>{\"city\": \"Reykjavik, the "
+    "capital of Iceland\"}</function> It will be told in a moment.";
+
 static const struct bench_case cases[] = {
     {"schema: person", SCHEMA, person, person_output},
     {"schema: unions", SCHEMA, unions, unions_output},
@@ -93,6 +124,10 @@ static const struct bench_case cases[] = {
     {"pattern", REGEX, pattern, pattern_output},
     {"V3.2 call", CALLS, tools, tools_output},
     {"reasoning, then person", REASONING, person, reasoning_output},
+    {"EBNF: sums, left recursion", EBNF, sums, sums_output},
+    {"EBNF: JSON", EBNF, json_rules, any_output},
+    {"EBNF: nested text", EBNF, nested_text, nested_text_output},
+    {"structural tag", TAG, functions, functions_output},
 };
 
 static json_t *read_json(const char *text)
@@ -108,7 +143,8 @@ static struct grammar *compile(const struct grammar_vocab *v, const struct bench
 {
     struct grammar *g = NULL;
     fathom_diag d = {""};
-    json_t *tree = b->kind == OBJECT || b->kind == REGEX ? NULL : read_json(b->grammar);
+    bool plain = b->kind == OBJECT || b->kind == REGEX || b->kind == EBNF;
+    json_t *tree = plain ? NULL : read_json(b->grammar);
     struct call_grammar calls = {.markup = CHAT_ENCODING_V32, .tools = tree, .parallel = true};
     struct answer_grammar must_call = {.calls = &calls};
     struct answer_grammar answer = {
@@ -118,6 +154,8 @@ static struct grammar *compile(const struct grammar_vocab *v, const struct bench
     case SCHEMA: err = grammar_from_schema(&g, v, tree, NULL, &d); break;
     case OBJECT: err = grammar_from_json_object(&g, v, NULL, &d); break;
     case REGEX: err = grammar_from_regex(&g, v, b->grammar, strlen(b->grammar), &d); break;
+    case EBNF: err = grammar_from_ebnf(&g, v, b->grammar, strlen(b->grammar), &d); break;
+    case TAG: err = grammar_from_tag(&g, v, tree, NULL, &d); break;
     case CALLS: err = answer_grammar_compile(&g, v, &must_call, NULL, NULL, &d); break;
     case REASONING: err = answer_grammar_compile(&g, v, &answer, NULL, NULL, &d); break;
     }

@@ -15,13 +15,14 @@ enum {
     WORK_THREADS_MAX = 2048, /* all levels of a walk in ROOM_PART together */
     WORK_FRAMES_MAX = 2048,
     LEVEL_THREADS_MAX = 512, /* of one level */
+    OPENED_MAX = 512,        /* calls of a thread's step that are known to have been opened */
     LEVELS_MAX = GRAMMAR_TOKEN_BYTES_MAX + 1,
 };
 
 /* Units of work: four for a thread over a byte, for a call that is opened and for a thread that is
  * kept, and what it is compared with. A unit is about a nanosecond. */
 enum {
-    MASK_WORK_MAX = 64 * 1000 * 1000, /* all threads of a mask together */
+    MASK_WORK_MAX = 32 * 1000 * 1000, /* all threads of a mask together */
     SHORT_WORK_MAX = 64 * 1000,       /* of one byte in a mask of single bytes */
 };
 
@@ -61,6 +62,12 @@ struct level {
     uint32_t n_frame;
 };
 
+/* A call that a thread has opened in its step: what comes of it once more is there already. */
+struct opened {
+    uint32_t rule;
+    uint32_t frame;
+};
+
 struct work {
     const struct grammar *g;
     uint32_t max_thread, max_frame, max_level;
@@ -68,6 +75,8 @@ struct work {
     bool over;             /* something has been left out for want of room or work */
     uint32_t n_thread, n_frame;
     uint32_t step_frame; /* frames from here on are of the current step */
+    uint32_t n_opened;
+    struct opened opened[OPENED_MAX];
     struct level levels[LEVELS_MAX + 1];
     struct thread threads[WORK_THREADS_MAX * ROOM_TOKEN];
     struct frame frames[WORK_FRAMES_MAX * ROOM_TOKEN];

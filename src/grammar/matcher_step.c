@@ -127,6 +127,18 @@ static uint32_t move(const struct work *w, const struct state *s, uint32_t symbo
     return NO_STATE;
 }
 
+/* Whether the thread has opened the call before; from now on it has. Rules that begin with one
+ * another in many ways come to the same call by all of them. */
+static bool was_opened(struct work *w, uint32_t rule, uint32_t frame)
+{
+    uint32_t i = 0;
+    while (i < w->n_opened && (w->opened[i].rule != rule || w->opened[i].frame != frame)) i++;
+    w->units += i / 4;
+    if (i < w->n_opened) return true;
+    if (i < OPENED_MAX) w->opened[w->n_opened++] = (struct opened){rule, frame};
+    return false;
+}
+
 /* All ways of one thread over a symbol. */
 static void step_thread(struct work *w, uint32_t begin, struct thread t, uint32_t symbol)
 {
@@ -143,7 +155,7 @@ static void step_thread(struct work *w, uint32_t begin, struct thread t, uint32_
             const struct call_edge *c = &g->calls[s->call + i];
             uint32_t frame = t.frame;
             if (!symbol_set_has(&g->rules[c->rule].first, symbol)) continue;
-            if (!work_call(w, c, &frame)) continue;
+            if (!work_call(w, c, &frame) || was_opened(w, c->rule, frame)) continue;
             step_thread(w, begin, (struct thread){g->rules[c->rule].start, 0, frame}, symbol);
         }
         if (!(s->flags & STATE_ACCEPT) || t.frame < FRAME_FIRST) return;
@@ -174,6 +186,7 @@ bool work_step(struct work *w, uint32_t i, uint32_t symbol)
     w->n_thread = begin;
     w->n_frame = w->step_frame = from->n_frame;
     for (uint32_t k = from->begin; k < from->end; k++) {
+        w->n_opened = 0;
         step_thread(w, begin, w->threads[k], symbol);
     }
     *to = (struct level){begin, w->n_thread, w->n_frame};
