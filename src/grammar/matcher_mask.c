@@ -91,7 +91,7 @@ static uint32_t walk_plain(struct work *w, uint32_t begin, uint32_t end, uint32_
     uint32_t places[LEVELS_MAX + 1];
     uint32_t n_visit = 0;
     places[0] = t.state;
-    for (uint32_t i = begin; i < end && !w->over; n_visit++) {
+    for (uint32_t i = begin; i < end; n_visit++) {
         const uint32_t depth = depths[i] - above, state = places[depth];
         const uint32_t to = rows[state << class_bits | g->class_of[bytes[i]]];
         const bool plain = to < n_row && !(g->states[to].flags & not_plain);
@@ -105,7 +105,7 @@ static uint32_t walk_plain(struct work *w, uint32_t begin, uint32_t end, uint32_
         w->threads[start.end] = (struct thread){state, t.n_char, t.frame};
         w->levels[level + depth] = (struct level){start.end, start.end + 1, start.n_frame};
         n_visit += walk(w, i, v->skip[i], level + depth, r, words);
-        i = v->skip[i];
+        i = w->over ? end : v->skip[i];
     }
     w->levels[level] = start;
     return n_visit;
