@@ -265,7 +265,7 @@ fathom_err ebnf_literal(struct ebnf_reader *r, struct buf *out)
     size_t begin = r->at++;
     const char quote = r->text[begin];
     while (r->at < r->n && r->text[r->at] != quote) {
-        uint32_t cp;
+        uint32_t cp = 0;
         char bytes[4];
         if (r->text[r->at] == '\n') break;
         TRY(ebnf_character(r, &cp));

@@ -240,6 +240,7 @@ static fathom_err take_atom(struct lark *l, uint32_t *out)
 {
     struct ebnf_reader *r = &l->r;
     size_t at = r->at, n = ebnf_name(r, false);
+    *out = 0;
     if (n > 0) return take_name(l, n, out);
     if (ebnf_peek(r, "(")) return take_group(l, ")", out);
     if (ebnf_peek(r, "[")) return take_group(l, "]", out);

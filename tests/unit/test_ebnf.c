@@ -115,6 +115,10 @@ static const struct table lark[] = {
      "\"=\" number\nnumber: \"1\" | \"2\"",
      "SELECTcol_1fromtable_2wherecol_1=2\n", "SELECT\n"},
     {"value: \"x\" | \"(\" value \")\"", "x\n((x))\n", "(x\n"},
+    {"?start: select_statement\n\n?select_statement: \"SELECT \" column_list \" FROM \" "
+     "table_name\n\n?column_list: column_name (\",\" column_name)*\n\n?table_name: "
+     "identifier\n\n?column_name: identifier\n\n?identifier: /[a-zA-Z_][a-zA-Z0-9_]*/\n",
+     "SELECT a,b_1 FROM t\n", "SELECT FROM t\n"},
     {"?start: sum\n?sum: product\n    | sum \"+\" product   -> add\n    | sum \"-\" product   -> "
      "sub\n?product: atom\n    | product \"*\" atom  -> mul\n?atom: NUMBER           -> number\n   "
      " "

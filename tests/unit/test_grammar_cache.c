@@ -165,6 +165,29 @@ static void long_texts_are_refused(void **state)
     grammar_cache_destroy(c);
 }
 
+/* One text is another grammar as a pattern and in EBNF, and the same when it comes again. */
+static void kinds_are_apart(void **state)
+{
+    (void)state;
+    static const enum answer_content kinds[] = {ANSWER_CONTENT_REGEX, ANSWER_CONTENT_EBNF,
+                                                ANSWER_CONTENT_EBNF};
+    struct grammar_cache *c = open_cache(1 << 26);
+    struct grammar *got[3];
+    json_t *value = json_string("root ::= \"a\"");
+    for (int i = 0; i < 3; i++) {
+        struct answer_grammar a = {.content = kinds[i], .value = value};
+        struct grammar_wait wait = {0};
+        assert_int_equal(
+            grammar_cache_get(c, &a, &(struct grammar_options){0}, true, &wait, &got[i], NULL),
+            FATHOM_OK);
+    }
+    assert_true(got[0] != got[1] && got[1] == got[2]);
+    assert_int_equal(stats_of(c).n_entry, 2);
+    for (int i = 0; i < 3; i++) grammar_release(got[i]);
+    json_decref(value);
+    grammar_cache_destroy(c);
+}
+
 /* ---- who compiles, who waits, who leaves --------------------------------------------------- */
 
 /* Minutes of work without a limit, a good part of a second with it. */
@@ -419,6 +442,7 @@ int main(void)
         cmocka_unit_test(failures_are_remembered),
         cmocka_unit_test(the_least_recently_used_go),
         cmocka_unit_test(long_texts_are_refused),
+        cmocka_unit_test(kinds_are_apart),
         cmocka_unit_test(one_compiles_and_others_wait_without_a_thread),
         cmocka_unit_test(a_compilation_that_nobody_wants_ends),
         cmocka_unit_test(a_compilation_ends_in_time),
