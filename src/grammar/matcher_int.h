@@ -14,7 +14,7 @@ enum {
     FRAMES_MAX = 1024,       /* likewise: at least GRAMMAR_DEPTH_MAX and two */
     WORK_THREADS_MAX = 2048, /* all levels of a walk in ROOM_PART together */
     WORK_FRAMES_MAX = 2048,
-    LEVEL_THREADS_MAX = 512, /* of one level */
+    LEVEL_THREADS_MAX = 512, /* of one level; a token may have all of them in one */
     OPENED_MAX = 512,        /* calls of a thread's step that are known to have been opened */
     LEVELS_MAX = GRAMMAR_TOKEN_BYTES_MAX + 1,
 };

@@ -18,7 +18,7 @@ void work_allow(struct work *w, enum work_room room, uint64_t limit)
 {
     w->max_thread = room * WORK_THREADS_MAX;
     w->max_frame = room * WORK_FRAMES_MAX;
-    w->max_level = room * LEVEL_THREADS_MAX;
+    w->max_level = room == ROOM_TOKEN ? w->max_thread : room * LEVEL_THREADS_MAX;
     w->units = 0;
     w->limit = limit;
     w->over = false;
