@@ -20,7 +20,7 @@ enum {
 };
 
 /* Units of work: four for a thread over a byte, for a call that is opened and for a thread that is
- * kept, and what it is compared with. A unit is about a nanosecond. */
+ * kept, and what it is compared with. A unit is one to three nanoseconds. */
 enum {
     MASK_WORK_MAX = 32 * 1000 * 1000, /* all threads of a mask together */
     SHORT_WORK_MAX = 64 * 1000,       /* of one byte in a mask of single bytes */
