@@ -244,6 +244,38 @@ void run_sums(uint32_t world, enum act_type act, uint64_t seed)
     close_group(t);
 }
 
+/* Int8 codes whose scale is of the whole row, which one block has therefore. */
+void run_int8_rows(uint32_t world, uint64_t seed)
+{
+    group t = open_group(world, ACT_FP8, seed);
+    const uint32_t n_row = 1 + gen_below(t.g, 8);
+    write_parts(t);
+    check(norm(t.alone, n_row, false));
+    for (uint32_t k = 0; k < world; k++) {
+        rank &r = t.ranks[(k + seed) % world];
+        struct norm_args n = {};
+        n.x = r.x->f;
+        n.delta = r.delta->f;
+        n.weight = r.weight->vector;
+        n.h = r.out->h;
+        n.q = r.out->q;
+        n.scale = r.out->scale;
+        n.codes = CODES_INT8_ROW;
+        n.n = hidden;
+        n.eps = cuda_of(r.b)->c.norm_eps;
+        (void)r.b->ops->bind_thread(r.b);
+        check(cuda_sum_norm(cuda_of(r.b), &n, n_row, 5, SPREAD_ALL));
+    }
+    for (uint32_t r = 0; r < world; r++) {
+        rank &k = t.ranks[r], &first = t.ranks[0];
+        const size_t n = (size_t)n_row * hidden;
+        compare(k, k.x->f, t.alone, t.alone.x->f, n * 4, "residual");
+        compare(k, k.out->h, t.alone, t.alone.out->h, n * 2, "bf16");
+        compare(k, k.out->q, first, first.out->q, n, "int8 codes");
+    }
+    close_group(t);
+}
+
 /* Rows with owners, and back to all of them. */
 void run_owners(uint32_t world, enum act_type act, uint64_t seed)
 {
@@ -386,6 +418,8 @@ void test_sums_are_the_hosts(void **)
     for (uint64_t seed = 0; seed < n_seed; seed++) {
         for (uint32_t world = 2; world <= 8; world *= 2)
             run_sums(world, seed % 2 ? ACT_F32 : ACT_FP8, seed);
+        run_int8_rows(4, seed);
+        run_int8_rows(8, seed);
     }
 }
 

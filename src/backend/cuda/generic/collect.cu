@@ -303,6 +303,7 @@ static fathom_err launch_sum(struct cuda_backend *c, const struct reduce_args *k
     const uint32_t by_owners = stage_blocks * n_stage + (k->is_met ? 1 : 0);
     const uint32_t grid = (one_shot ? k->n_row : by_owners) * k->n_part;
     const uint32_t threads = k->n_part > 1 ? PART_WARPS * WARP : k->n_thread;
+    ASSERT(!one_shot || WORLD == 2 || threads <= PART_WARPS * WARP);
     return cuda_launch_clusters(c, "reduce_norm",
                                 one_shot ? one_shot_kernel<STEPS, QUADS, WORLD>
                                          : two_shot_kernel<STEPS, QUADS, WORLD>,
@@ -344,6 +345,16 @@ static uint32_t row_parts(const struct cuda_backend *c, uint32_t n_thread, uint3
     return n_part;
 }
 
+/* Of more than two ranks, those whose row has one block of many threads are summed in two shots. */
+static bool sums_in_one_shot(const struct cuda_backend *c, const struct norm_args *n,
+                             uint32_t n_row)
+{
+    const uint32_t n_thread = norm_threads(n->n);
+    ASSERT(c->peers.n_one_shot <= c->peers.at.one_shot_rows);
+    return n_row <= c->peers.n_one_shot && (c->peers.world == 2 || n_thread <= PART_WARPS * WARP ||
+                                            row_parts(c, n_thread, n_row, n->codes) > 1);
+}
+
 /* Rows of the step from row0 on, their norms from row out0 on. */
 static struct norm_args norm_from(const struct norm_args *n, uint32_t row0, uint32_t out0)
 {
@@ -363,9 +374,8 @@ fathom_err cuda_sum_norm(struct cuda_backend *c, const struct norm_args *n, uint
                          uint32_t layer, enum spread spread)
 {
     const uint32_t world = c->peers.world;
-    const bool one_shot = spread == SPREAD_ALL && n_row <= c->peers.n_one_shot;
+    const bool one_shot = spread == SPREAD_ALL && sums_in_one_shot(c, n, n_row);
     ASSERT(world > 1 && n->delta && n->n == c->peers.at.hidden);
-    ASSERT(c->peers.n_one_shot <= c->peers.at.one_shot_rows);
     for (uint32_t row0 = 0; row0 < n_row; row0 += TWO_SHOT_ROWS) {
         struct reduce_args k = {};
         k.norm = norm_from(n, row0, spread == SPREAD_OWN ? row0 / world : row0);
