@@ -27,7 +27,7 @@ static inline uint32_t map_rows(PROBLEM &p, int32_t n_expert, uint32_t tile, EXP
         for (uint32_t r = 0; r < p.a.n_token; r++)
             if (expert_of(r) == e) p.rows.push_back((int32_t)r);
         int32_t size = (int32_t)tile, n = (int32_t)p.rows.size() - first;
-        if (tile == PRODUCT_WIDE_TILE && n > size) size = 192;
+        if (tile == PRODUCT_WIDE_TILE && n > size) size = 128;
         for (int32_t at = first; at < (int32_t)p.rows.size(); at += size)
             p.tasks.push_back({e, at, min(size, (int32_t)p.rows.size() - at)});
     }

@@ -174,7 +174,7 @@ enum {
     PRODUCT_FLOAT_TILE = 64,
     PRODUCT_BF16_TILE_MAX = 64,
     PRODUCT_LARGE_TILE = 128,
-    PRODUCT_WIDE_TILE = 256, /* of experts in product_fp8_wide */
+    PRODUCT_WIDE_TILE = 192, /* of experts in product_fp8_wide */
 };
 static_assert((int)PRODUCT_LARGE_TILE == (int)SCALE_BLOCK,
               "product_fp8: a tile has one scale a K line");

@@ -3,18 +3,23 @@
 
 #include "backend/cuda/sm90/product_fp8_kernel.cuh"
 
-/* The kernels. Those that write codes or bf16 take one part of K as one of several. */
+/* The kernels. Queries' take one part of K as one of several. */
+template <enum form FORM, bool ONE_K_PART, enum weights WEIGHTS>
+static product_kernel kernel_of_parts(enum output output)
+{
+    switch (output) {
+    case OUTPUT_SWIGLU: return product_fp8_sm90_kernel<FORM, OUTPUT_SWIGLU, ONE_K_PART, WEIGHTS>;
+    case OUTPUT_BF16: return product_fp8_sm90_kernel<FORM_LISTED, OUTPUT_BF16, ONE_K_PART, WEIGHTS>;
+    case OUTPUT_QUERY: return product_fp8_sm90_kernel<FORM_PLAIN, OUTPUT_QUERY, false, WEIGHTS>;
+    default: return product_fp8_sm90_kernel<FORM, OUTPUT_FLOAT, ONE_K_PART, WEIGHTS>;
+    }
+}
+
 template <enum form FORM, enum weights WEIGHTS>
 static product_kernel kernel_of(enum output output, bool one_k_part)
 {
-    if (output == OUTPUT_SWIGLU)
-        return product_fp8_sm90_kernel<FORM, OUTPUT_SWIGLU, false, WEIGHTS>;
-    if (output == OUTPUT_BF16)
-        return product_fp8_sm90_kernel<FORM_LISTED, OUTPUT_BF16, false, WEIGHTS>;
-    if (output == OUTPUT_QUERY)
-        return product_fp8_sm90_kernel<FORM_PLAIN, OUTPUT_QUERY, false, WEIGHTS>;
-    return one_k_part ? product_fp8_sm90_kernel<FORM, OUTPUT_FLOAT, true, WEIGHTS>
-                      : product_fp8_sm90_kernel<FORM, OUTPUT_FLOAT, false, WEIGHTS>;
+    return one_k_part ? kernel_of_parts<FORM, true, WEIGHTS>(output)
+                      : kernel_of_parts<FORM, false, WEIGHTS>(output);
 }
 
 template <enum weights WEIGHTS>

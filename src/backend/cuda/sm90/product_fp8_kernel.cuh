@@ -36,10 +36,9 @@
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FP8_KERNEL_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FP8_KERNEL_CUH
 
-#include <type_traits>
-
 #include "backend/cuda/k_parts.h"
 #include "backend/cuda/sm90/product_fp8_store.cuh"
+#include "backend/cuda/sm90/product_fp8_sum.cuh"
 #include "backend/cuda/sm90/product_fp8_work.cuh"
 #include "backend/cuda/sm90/stage.cuh"
 
@@ -90,7 +89,7 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
         struct gather<GATHER_ROWS> g;
         if (FORM == FORM_GATHER) g = gather_of<GATHER_ROWS>(w, t);
         for (uint32_t col = r.col; col < r.col_end; col++) {
-            for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance(at)) {
+            for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance_of<STAGES>(at)) {
                 wait_phase(&s->empty[at.stage], at.parity ^ 1);
                 if (thread == 0) load_tiles<FORM, OUTPUT, WEIGHTS>(w, s, at.stage, k_line, t, col);
                 if (FORM != FORM_GATHER) continue;
@@ -101,211 +100,7 @@ static __device__ __forceinline__ void produce(const struct work &w, struct stag
     }
 }
 
-/* ---- scales ---- */
-
-/* What scales depend on: of halves of a tile there are two, unless outputs have their own. */
-static __host__ __device__ constexpr enum output scales_of_output(enum output output,
-                                                                  enum weights weights)
-{
-    return weights == WEIGHTS_U4 ? OUTPUT_FLOAT : output;
-}
-
-template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
-static __device__ __forceinline__ struct scales load_scales(const struct work &w,
-                                                            const struct scales_at &s, uint32_t col,
-                                                            uint32_t k_line, uint32_t lane)
-{
-    const uint32_t divisor = FORM == FORM_GATHER ? w.a.in_divisor : 1;
-    const uint32_t i = min(k_line + lane % SCALE_LINES, w.n_k_line - 1);
-    const uint32_t block = OUTPUT == OUTPUT_SWIGLU ? col / 2 : col;
-    const float first = w.a.q_scale[(uint32_t)s.first / divisor * w.n_k_line + i];
-    const float second = w.a.q_scale[(uint32_t)s.second / divisor * w.n_k_line + i];
-    if (WEIGHTS == WEIGHTS_U4) return {first, second, TURNED_FACTOR, 0.0f};
-    const float *of_w = w.a.w_scale + s.w + block * w.a.scale_stride + i;
-    return {first, second, of_w[0],
-            OUTPUT == OUTPUT_SWIGLU ? of_w[w.n_col_tile / 2 * w.a.scale_stride] : 0.0f};
-}
-
 /* ---- the consumers ---- */
-
-/* This warp has read the stage. */
-static __device__ __forceinline__ void release(struct stages *s, uint32_t stage, uint32_t lane)
-{
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(smem_address(&s->empty[stage]));
-}
-
-/* Every SCALE_LINES K lines the scales requested are taken, */
-template <enum output OUTPUT> static __device__ __forceinline__ void take_scales(struct walk &x)
-{
-    x.first = x.ahead.w * x.ahead.first;
-    x.second = x.ahead.w * x.ahead.second;
-    if (OUTPUT == OUTPUT_SWIGLU) {
-        x.up_first = x.ahead.up * x.ahead.first;
-        x.up_second = x.ahead.up * x.ahead.second;
-    }
-}
-
-/* and those behind them requested; k_line: of column tile `col`, the first one taken. */
-template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
-static __device__ __forceinline__ void request_scales(const struct work &w, struct walk &x,
-                                                      uint32_t col, uint32_t col_end,
-                                                      uint32_t k_line)
-{
-    const bool in_tile = k_line + SCALE_LINES < w.n_k_line, in_run = col + 1 < col_end;
-    const struct scales_at &s = in_tile || in_run ? x.here : x.next;
-    const uint32_t next_col = in_tile ? col : in_run ? col + 1 : x.next_col;
-    x.ahead = load_scales<FORM, OUTPUT, WEIGHTS>(w, s, next_col, in_tile ? k_line + SCALE_LINES : 0,
-                                                 x.lane);
-}
-
-/* Those of K line k_line. */
-template <enum output OUTPUT>
-static __device__ __forceinline__ struct line_scales scales_at_line(const struct walk &x,
-                                                                    uint32_t k_line)
-{
-    const int from = (int)(x.lane - x.lane % SCALE_LINES + k_line % SCALE_LINES);
-    const bool up = OUTPUT == OUTPUT_SWIGLU;
-    return {shfl(x.first, from), shfl(x.second, from), up ? shfl(x.up_first, from) : 0.0f,
-            up ? shfl(x.up_second, from) : 0.0f};
-}
-
-template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
-static __device__ __forceinline__ struct line_scales
-scales_of(const struct work &w, struct walk &x, uint32_t col, uint32_t col_end, uint32_t k_line)
-{
-    if (k_line % SCALE_LINES == 0) {
-        take_scales<OUTPUT>(x);
-        request_scales<FORM, OUTPUT, WEIGHTS>(w, x, col, col_end, k_line);
-    }
-    return scales_at_line<OUTPUT>(x, k_line);
-}
-
-/* Begins the products of the next K line, once it is there; ADDS: to what c has. */
-template <enum form FORM, bool ADDS, typename SUM>
-static __device__ __forceinline__ void start_k_line(SUM (&c)[64], struct stages *s,
-                                                    const struct walk &x)
-{
-    wait_phase(&s->full[x.at.stage], x.at.parity);
-    if (FORM == FORM_GATHER) async_proxy_fence();
-    const uint64_t in = x.in + x.at.stage * (sizeof s->in[0] >> 4);
-    const uint64_t weight = x.weight + x.at.stage * (sizeof s->w[0] >> 4);
-    wgmma_fence();
-    line_start<ADDS>(c, in, weight);
-    wgmma_commit();
-}
-
-/* Those of the K line under way, of outputs. */
-static __device__ __forceinline__ struct column_halves halves_of(const struct stages *s,
-                                                                 const struct walk &x)
-{
-    struct column_halves columns;
-    const uint4 *from = (const uint4 *)s->halves[x.at.stage][0] + x.lane % 4;
-#pragma unroll
-    for (int i = 0; i < 4; i++) columns.v[i] = from[i * 4];
-    return columns;
-}
-
-/* k_part += the K line's sum times its scales; FIRST: k_part is what that adds to 0. */
-template <enum output OUTPUT, enum weights WEIGHTS, bool FIRST, typename SUM>
-static __device__ __forceinline__ void add_k_line(float (&k_part)[64], SUM (&c)[64],
-                                                  struct stages *s, struct walk &x,
-                                                  const struct line_scales &of)
-{
-    if constexpr (WEIGHTS == WEIGHTS_U4) {
-        const struct column_halves columns = halves_of(s, x);
-        wgmma_wait(c);
-        release(s, x.at.stage, x.lane);
-        advance(x.at);
-        add_scaled_halves<FIRST>(k_part, c, of, columns);
-    } else {
-        wgmma_wait(c);
-        release(s, x.at.stage, x.lane);
-        advance(x.at);
-        add_scaled<OUTPUT, FIRST>(k_part, c, of);
-    }
-}
-
-/* The sums of one tile of int8 with scales of rows. What the tile before has left in `total` goes
- * to memory while the first products are under way. */
-template <enum form FORM, enum output OUTPUT>
-static __device__ __forceinline__ void sum_int8_tile(const struct work &w, struct stages *s,
-                                                     struct walk &x, float (&total)[64])
-{
-    int c[64];
-    start_k_line<FORM, false>(c, s, x);
-    if (x.summed.n) store_tile<FORM, OUTPUT, WEIGHTS_INT8_ROW>(w, x, total);
-    for (uint32_t k_line = 1; k_line < w.n_k_line; k_line++) {
-        const uint32_t stage = x.at.stage;
-        advance(x.at);
-        start_k_line<FORM, true>(c, s, x);
-        wgmma_wait_but<1>(c);
-        release(s, stage, x.lane);
-    }
-    wgmma_wait(c);
-    release(s, x.at.stage, x.lane);
-    advance(x.at);
-#pragma unroll
-    for (int j = 0; j < 64; j++) total[j] = (float)c[j];
-}
-
-/* The sums of one tile. What the tile before it, or the part of K before, has left in k_part and
- * total is dealt with while the products that follow are under way. */
-template <enum form FORM, enum output OUTPUT, bool ONE_K_PART, enum weights WEIGHTS>
-static __device__ __forceinline__ void sum_tile(const struct work &w, struct stages *s,
-                                                struct walk &x, float (&total)[64],
-                                                float (&k_part)[64], uint32_t col, uint32_t col_end)
-{
-    const uint32_t n_k_part = ONE_K_PART ? 1 : w.n_k_part, n_k_line = w.n_k_line / n_k_part;
-    constexpr enum output SCALES = scales_of_output(OUTPUT, WEIGHTS);
-    uint32_t k_line = 0;
-    typename std::conditional<WEIGHTS == WEIGHTS_INT8, int, float>::type c[64];
-    /* behind the fence of outputs, which waits for what is requested */
-    const bool late = OUTPUT != OUTPUT_SWIGLU;
-    take_scales<SCALES>(x);
-    if (!late) request_scales<FORM, SCALES, WEIGHTS>(w, x, col, col_end, 0);
-    struct line_scales now = scales_at_line<SCALES>(x, 0);
-    for (uint32_t i = 0; i < n_k_part; i++) {
-        start_k_line<FORM, false>(c, s, x);
-        if (!ONE_K_PART) {
-            const bool fresh = i == 1 || n_k_part == 1;
-#pragma unroll
-            for (int j = 0; j < 64; j++) total[j] = (fresh ? 0.0f : total[j]) + k_part[j];
-        }
-        if (i == 0 && x.summed.n)
-            store_tile<FORM, OUTPUT, WEIGHTS>(w, x, ONE_K_PART ? k_part : total);
-        if (i == 0 && late) request_scales<FORM, SCALES, WEIGHTS>(w, x, col, col_end, 0);
-        struct line_scales next = now;
-        if (++k_line < w.n_k_line)
-            next = scales_of<FORM, SCALES, WEIGHTS>(w, x, col, col_end, k_line);
-        add_k_line<OUTPUT, WEIGHTS, true>(k_part, c, s, x, now);
-        for (uint32_t j = 1; j < n_k_line; j++) {
-            now = next;
-            start_k_line<FORM, false>(c, s, x);
-            if (++k_line < w.n_k_line)
-                next = scales_of<FORM, SCALES, WEIGHTS>(w, x, col, col_end, k_line);
-            add_k_line<OUTPUT, WEIGHTS, false>(k_part, c, s, x, now);
-        }
-        now = next;
-    }
-}
-
-/* A warpgroup without rows keeps the ring going, and what is requested. */
-template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS>
-static __device__ __forceinline__ void pass_tile(const struct work &w, struct stages *s,
-                                                 struct walk &x, uint32_t col, uint32_t col_end)
-{
-    const bool in_run = col + 1 < col_end;
-    if (WEIGHTS != WEIGHTS_INT8_ROW) {
-        constexpr enum output SCALES = scales_of_output(OUTPUT, WEIGHTS);
-        x.ahead = load_scales<FORM, SCALES, WEIGHTS>(w, in_run ? x.here : x.next,
-                                                     in_run ? col + 1 : x.next_col, 0, x.lane);
-    }
-    for (uint32_t k_line = 0; k_line < w.n_k_line; k_line++, advance(x.at)) {
-        wait_phase(&s->full[x.at.stage], x.at.parity);
-        release(s, x.at.stage, x.lane);
-    }
-}
 
 template <enum form FORM, enum output OUTPUT, bool ONE_K_PART, enum weights WEIGHTS>
 static __device__ __forceinline__ void consume(const struct work &w, struct stages *s, int group)
@@ -315,6 +110,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
     x.lane = threadIdx.x % WARP;
     x.in = wgmma_operand(smem_address(s->in[0]) + (uint32_t)(group * GROUP_ROWS * BK));
     x.weight = wgmma_operand(smem_address(s->w[0]));
+    look_ahead(s, x);
     x.boxes = s->out[group * 4 + warp][0];
     x.held = x.boxes + CODES_BYTES;
     const int first = group * GROUP_ROWS + warp * WARP_ROWS, row = first + (int)x.lane / 4;
@@ -351,7 +147,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
                 continue;
             }
             if constexpr (WEIGHTS == WEIGHTS_INT8_ROW) {
-                sum_int8_tile<FORM, OUTPUT>(w, s, x, k_part);
+                sum_int8_tile<FORM, OUTPUT>(w, s, x, total);
             } else {
                 sum_tile<FORM, OUTPUT, ONE_K_PART, WEIGHTS>(w, s, x, total, k_part, col, r.col_end);
             }
@@ -371,10 +167,7 @@ static __device__ __forceinline__ void consume(const struct work &w, struct stag
         t_next = t_after;
     }
     if (!x.summed.n) return;
-#pragma unroll
-    for (int j = 0; j < 64; j++) {
-        total[j] = ONE_K_PART || whole || w.n_k_part == 1 ? k_part[j] : total[j] + k_part[j];
-    }
+    add_part(total, k_part, !ONE_K_PART && !whole && w.n_k_part > 1);
     store_tile<FORM, OUTPUT, WEIGHTS>(w, x, total);
     if (x.lane == 0) bulk_wait();
 }
@@ -404,7 +197,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         registers_lower<producer_registers(WEIGHTS)>();
         produce<FORM, OUTPUT, WEIGHTS>(w, s);
     } else {
-        registers_raise<consumer_registers(WEIGHTS)>();
+        registers_raise<consumer_registers(ONE_K_PART, WEIGHTS)>();
         consume<FORM, OUTPUT, ONE_K_PART, WEIGHTS>(w, s, group - 1);
     }
 #endif

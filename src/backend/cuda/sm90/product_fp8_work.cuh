@@ -19,6 +19,7 @@ enum {
     THREADS = 3 * GROUP_THREADS,
     PRODUCER_REGISTERS = 40,
     CONSUMER_REGISTERS = 232,
+    ONE_PART_REGISTERS = 184,
     GATHER_ROWS = GROUP_THREADS / K_LINE_PIECES,
     RASTER_TILES = 16,    /* row tiles that are walked together, for reuse in L2 */
     SCALE_LINES = 4,      /* K lines whose scales are requested together */
@@ -32,6 +33,7 @@ enum { ALIGN_BYTES = 1024, BOX_BYTES = 128, BOXES = BN * sizeof(float) / BOX_BYT
 /* Shared memory of a block. A warp's rows of `out` are BOXES tiles of 128 bytes a row, permuted as
  * operands are: a tensor map takes them away, and no access of a warp meets a bank twice. */
 struct alignas(ALIGN_BYTES) stages {
+    static constexpr int N_STAGE = STAGES;
     uint8_t in[STAGES][BM * BK];
     uint8_t w[STAGES][BN * BK];
     uint8_t out[CONSUMER_WARPS][BOXES][WARP_ROWS * BOX_BYTES];
@@ -75,8 +77,11 @@ static __host__ __device__ constexpr int producer_registers(enum weights weights
     return weights == WEIGHTS_U4 ? PRODUCER_REGISTERS - 16 : PRODUCER_REGISTERS;
 }
 
-static __host__ __device__ constexpr int consumer_registers(enum weights weights)
+/* With registers to spare, operands' addresses lie in ordinary ones, which are copied between two K
+ * lines: with one part of K, which takes fewer, there are none. */
+static __host__ __device__ constexpr int consumer_registers(bool one_k_part, enum weights weights)
 {
+    if (one_k_part) return ONE_PART_REGISTERS;
     return weights == WEIGHTS_U4 ? CONSUMER_REGISTERS + 8 : CONSUMER_REGISTERS;
 }
 
@@ -127,11 +132,6 @@ template <int N_STAGE> static __device__ __forceinline__ void advance_of(struct 
         r.stage = 0;
         r.parity ^= 1;
     }
-}
-
-static __device__ __forceinline__ void advance(struct ring &r)
-{
-    advance_of<STAGES>(r);
 }
 
 /* A run: column tiles of one row tile, one after the other. A block takes every gridDim.x-th.
@@ -387,6 +387,11 @@ static __device__ __forceinline__ void add_scaled_halves(float (&sum)[64], const
     }
 }
 
+/* K lines [k_line, k_line_end) of column tile `col` of a run up to col_end. */
+struct part {
+    uint32_t col, col_end, k_line, k_line_end;
+};
+
 /* A warp's part of a tile whose sums are there: lanes r and r + 16 have the output row of row r. */
 struct finished {
     int row;             /* -1: none */
@@ -399,10 +404,13 @@ struct finished {
 
 /* What a consumer's thread has on its way through the tiles. */
 struct walk {
-    struct ring at;
+    struct ring at;     /* the K line that is next */
+    uint32_t under_way; /* the stage of the one before */
     uint32_t lane;
-    uint64_t in, weight;         /* operands of stage 0 */
-    struct scales_at here, next; /* of this run and the next one */
+    uint64_t in, weight;           /* operands of stage 0 */
+    uint64_t in_next, weight_next; /* of the next K line */
+    bool is_full;                  /* it has been seen there */
+    struct scales_at here, next;   /* of this run and the next one */
     uint32_t next_col;
     struct scales ahead;           /* of the K lines behind `scale` */
     float first, second;           /* products of scales of four K lines, one a lane */
@@ -410,7 +418,8 @@ struct walk {
     uint8_t *boxes;                /* the warp's part of `out` */
     uint8_t *held;                 /* OUTPUT_SWIGLU: where the first tile of a pair waits */
     float amax_first, amax_second; /* OUTPUT_SWIGLU: of the first tile of a pair */
-    struct finished summed; /* its last part of K is in k_part, the others in total; n 0: none */
+    struct finished
+        summed; /* its last part of K, unless it is the first, is in k_part; n 0: none */
 };
 
 /* ---- the host ---- */

@@ -60,7 +60,22 @@ static __device__ __forceinline__ bool mbarrier_try_wait(uint32_t barrier, uint3
     return done != 0;
 }
 
-/* The same for a barrier at which cluster_store counts: what was stored is seen. */
+/* The same without a sleep. */
+static __device__ __forceinline__ bool mbarrier_test_wait(uint32_t barrier, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+                 "selp.u32 %0, 1, 0, p;\n"
+                 "}"
+                 : "=r"(done)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return done != 0;
+}
+
+/* As mbarrier_try_wait, for a barrier at which cluster_store counts: what was stored is seen. */
 static __device__ __forceinline__ bool mbarrier_try_wait_cluster(uint32_t barrier, uint32_t parity)
 {
     uint32_t done;

@@ -75,6 +75,11 @@ SIMT_UNSEEN static bool mbarrier_try_wait(uint32_t barrier, uint32_t parity)
     return over;
 }
 
+static inline bool mbarrier_test_wait(uint32_t barrier, uint32_t parity)
+{
+    return mbarrier_try_wait(barrier, parity);
+}
+
 static inline bool mbarrier_try_wait_cluster(uint32_t barrier, uint32_t parity)
 {
     return mbarrier_try_wait(barrier, parity);
