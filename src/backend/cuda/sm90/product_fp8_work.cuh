@@ -78,10 +78,10 @@ static __host__ __device__ constexpr int producer_registers(enum weights weights
 }
 
 /* With registers to spare, operands' addresses lie in ordinary ones, which are copied between two K
- * lines: with one part of K, which takes fewer, there are none. */
+ * lines: where one sum is made of all of K, which takes fewer, there are none to spare. */
 static __host__ __device__ constexpr int consumer_registers(bool one_k_part, enum weights weights)
 {
-    if (one_k_part) return ONE_PART_REGISTERS;
+    if (one_k_part || weights == WEIGHTS_INT8_ROW) return ONE_PART_REGISTERS;
     return weights == WEIGHTS_U4 ? CONSUMER_REGISTERS + 8 : CONSUMER_REGISTERS;
 }
 
