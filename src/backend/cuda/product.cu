@@ -512,7 +512,7 @@ static bool e2m1_takes_many(const struct cuda_backend *c, const struct weight *w
 uint32_t cuda_moe_tile(const struct cuda_backend *c, const struct weight *w, uint32_t n_row,
                        uint32_t n_stack)
 {
-    enum { LARGE_FROM = 24, LARGE_FROM_BF16 = 10, WIDE_FROM = 128 }; /* as measured on an H200 */
+    enum { LARGE_FROM = 24, LARGE_FROM_BF16 = 10, WIDE_FROM = 100 }; /* as measured on an H200 */
     static_assert((int)TASK_ROWS_MIN <= 8, "scratch.h: tasks of the smallest tile are listed");
     ASSERT(n_stack > 0);
     const struct matrix *up = &w->moe.up.first, *down = &w->moe.down.first;
