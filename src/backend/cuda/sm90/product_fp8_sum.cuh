@@ -168,8 +168,8 @@ static __device__ __forceinline__ void sum_int8_tile(const struct work &w, SHARE
     for (int j = 0; j < 64; j++) total[j] = (float)c[j];
 }
 
-/* The K lines of a part behind its first, whose products are under way. `now` has its scales, then
- * those of the K line behind the part. */
+/* sum = the K lines of a part, of which the first one's products are under way. `now` has its
+ * scales, then those of the K line behind the part. */
 template <enum form FORM, enum output OUTPUT, enum weights WEIGHTS, typename SUM, typename SHARED>
 static __device__ __forceinline__ void sum_k_part(const struct work &w, SHARED *s, struct walk &x,
                                                   float (&sum)[64], SUM (&c)[64],
