@@ -189,12 +189,13 @@ typedef struct fathom_event {
     uint32_t place; /* PROMPT: of the token among all, 1: the likeliest */
     uint32_t n_top;
     fathom_logprob top[FATHOM_TOP_LOGPROBS_MAX]; /* descending */
+    /* TOKEN, FINISH */
+    uint32_t n_cached; /* prompt tokens found in cache or tiers; a multiple of 64 */
     /* FINISH */
     fathom_finish finish;
     int32_t stop_id; /* the stop token of FATHOM_FINISH_STOP, else -1 */
     uint32_t n_prompt;
     uint32_t n_output; /* tokens emitted, the stop token included */
-    uint32_t n_cached; /* prompt tokens found in cache or tiers; a multiple of 64 */
     uint64_t queue_us; /* submit to first scheduled */
     uint64_t first_us; /* submit to first token; 0: none */
     uint64_t total_us; /* submit to finish */

@@ -328,6 +328,7 @@ static void fill_token_event(const struct sequence *q, uint32_t i, fathom_event 
     out->is_stop = q->is_over && r->finish == REQUEST_FINISH_STOP && i + 1 == n_output;
     out->is_joined = q->joined[i / 32] >> i % 32 & 1;
     out->logprob = q->logprobs ? q->logprobs[i] : 0;
+    out->n_cached = r->n_cached;
     set_top(out, q->tops, i, q->row.n_top);
 }
 

@@ -158,7 +158,8 @@ static void emit_token(fathom_engine *e, struct request *r)
                           .id = r->id,
                           .user = r->user,
                           .token = id,
-                          .is_stop = is_stop_id(e, r, id)};
+                          .is_stop = is_stop_id(e, r, id),
+                          .n_cached = r->plan.n_cached};
     if (r->sampling.logprobs) {
         event.logprob = -0.5f;
         event.n_top = r->sampling.n_top_logprobs;

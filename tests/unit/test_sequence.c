@@ -293,6 +293,7 @@ static void events_tell_the_story(void **state)
     assert_int_equal(e.id, 99);
     assert_ptr_equal(e.user, prompt);
     assert_int_equal(e.token, 40);
+    assert_int_equal(e.n_cached, 2);
     assert_false(e.is_stop);
     assert_true(e.logprob == -0.5f);
     assert_int_equal(e.n_top, 1);
