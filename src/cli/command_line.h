@@ -222,7 +222,7 @@ struct settings {
     bool open_metrics;
     bool tokenizer_info;
     bool disable_fastapi_docs;
-    bool strict_fields;
+    bool strict_fields, stream_output;
     bool allow_credentials;
     struct string_list allowed_hosts;
     struct string_list allowed_origins;

@@ -20,6 +20,7 @@ static void fill(struct server_options *o, const struct invocation *v)
     o->tokenizer_info = s->tokenizer_info;
     o->no_docs = s->disable_fastapi_docs;
     o->strict_fields = s->strict_fields;
+    o->stream_pieces = s->stream_output;
     o->model_names = s->served_model_name.n ? s->served_model_name.items : &v->model->name;
     o->n_model_name = s->served_model_name.n ? s->served_model_name.n : 1;
     o->model_root = v->model->name;

@@ -84,11 +84,12 @@ static bool is_word(const char *value, size_t n, const char *word)
 static void take_member(struct request_view *v, const char *key, size_t n_key, const char *value,
                         size_t n_value)
 {
-    static const char *const texts[] = {"messages", "prompt", "input", "token_ids", NULL};
+    static const char *const texts[] = {"messages", "prompt",    "input", "token_ids",
+                                        "text",     "input_ids", NULL};
     static const char *const befores[] = {"model",  "tools",        "functions",  "tool_choice",
                                           "system", "instructions", "cache_salt", NULL};
     static const char *const trues[] = {"true", "1", "\"true\"", "\"True\"", "\"1\"", NULL};
-    if (is_one_of(key, n_key, texts)) {
+    if (is_one_of(key, n_key, texts) && *value != '{') { /* `text` of a response is its format */
         v->text = value;
         v->n_text = n_value;
     } else if (is_one_of(key, n_key, befores)) {

@@ -23,7 +23,7 @@ struct request_view {
     size_t inside;     /* where the first member begins: behind the brace */
     bool is_empty;     /* the object has no member */
     uint64_t before;   /* of what a prompt has in front of its text: model, tools, system, salt */
-    const char *text;  /* [n_text] the value of messages, prompt or input; NULL: none */
+    const char *text;  /* [n_text] the value of messages, prompt, input or text; NULL: none */
     size_t n_text;
 };
 

@@ -383,7 +383,8 @@ static void set_engine_error(struct job *job)
 /* A client that does not read fills its backlog and is cut. */
 static void check_backlog(struct job *job)
 {
-    if (!job->request.stream || job->answer.out.len <= LIMIT_STREAM_BACKLOG_BYTES) return;
+    if (!job->request.stream || answer_repeats(&job->answer)) return;
+    if (job->answer.out.len <= LIMIT_STREAM_BACKLOG_BYTES) return;
     LOG_WARN("server", "%s: the client does not read, %zu bytes wait (limit %d): cut",
              job->answer.id, job->answer.out.len, LIMIT_STREAM_BACKLOG_BYTES);
     atomic_fetch_add(&job->jobs->metrics->n_backlog_cut, 1);
@@ -417,6 +418,7 @@ static void take_token(struct job *job, struct job_choice *choice, const fathom_
     bool stopped;
     if (job->state != JOB_RUNNING) return;
     uint64_t now_us = clock_now_us();
+    job->answer.age_us = now_us - job->start_us;
     if (!job->answer.choices[choice - job->choices].ended) note_token(job, choice, e, now_us);
     fathom_err err = answer_token(&job->answer, (size_t)(choice - job->choices), e, &stopped);
     if (!err) err = job_tell_token(job, e);
@@ -488,6 +490,7 @@ static void take_finish(struct job *job, struct job_choice *choice, const fathom
         job_fail(job, FATHOM_ELIMIT);
         return;
     }
+    job->answer.age_us = request.total_us;
     fathom_err err = answer_finish(&job->answer, i, e);
     if (!err) err = job_count_answer(job, choice);
     if (err) {

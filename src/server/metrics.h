@@ -25,7 +25,7 @@ enum metric_finish {
 enum {
     METRIC_CODES_MAX = 32,
     METRIC_STATUS_MAX = 32,
-    METRIC_ROUTES_MAX = 31,
+    METRIC_ROUTES_MAX = 36,
     METRIC_METHODS = 4, /* GET, POST, DELETE, others */
     METRIC_CLASSES = 4, /* 2xx to 5xx */
 };

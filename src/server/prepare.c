@@ -63,7 +63,7 @@ static void set_defaults(const struct served *s, struct api_request *r)
         .temperature = -1, .top_p = -1, .top_k = -1, .min_p = -1, .repetition_penalty = -1};
     const fathom_sampling *o = s->o.sampling ? s->o.sampling : &none;
     const fathom_info *info = s->info;
-    bool use = !s->o.neutral_sampling;
+    bool use = !s->o.neutral_sampling && r->api != API_SGLANG;
     fathom_sampling *p = &r->sampling;
     p->temperature =
         first_of(p->temperature, o->temperature, use ? info->default_temperature : -1, 1);
@@ -86,7 +86,9 @@ static fathom_err check_prompt_logprobs(const struct api_request *r, uint64_t n_
     uint64_t n = n_prompt * (1 + r->sampling.n_prompt_top_logprobs);
     if (!r->sampling.prompt_logprobs || n <= LIMIT_PROMPT_LOGPROBS) return FATHOM_OK;
     return api_error_set(e, 400, "invalid_value",
-                         r->prompt_logprobs ? "prompt_logprobs" : "logprobs",
+                         r->api == API_SGLANG ? "logprob_start_len"
+                         : r->prompt_logprobs ? "prompt_logprobs"
+                                              : "logprobs",
                          "the prompt's %llu tokens with %u alternatives each are %llu entries, at "
                          "most %d are told: ask for fewer alternatives",
                          (unsigned long long)n_prompt, r->sampling.n_prompt_top_logprobs,
@@ -98,6 +100,7 @@ static const char *prompt_field(const struct api_request *r)
     if (r->api == API_RESPONSES || r->api == API_INPUT_TOKENS) return "input";
     if (r->api == API_DETOKENIZE) return "tokens";
     if (r->api == API_GENERATE) return "token_ids";
+    if (r->api == API_SGLANG) return r->prompts[0].ids ? "input_ids" : "text";
     return api_is_chat(r->api) ? "messages" : "prompt";
 }
 
@@ -137,7 +140,7 @@ static fathom_err refuse_tokens_of(struct job *job, const char *more, uint64_t n
 /* Prompt and answer together. Claude Code lowers max_tokens by the numbers that it reads here. */
 static fathom_err refuse_sum(struct job *job, uint64_t n_prompt, uint64_t n_output)
 {
-    const char *length = job->api == API_RESPONSES ? "max_output_tokens" : "max_tokens";
+    const char *length = api_length_name(job->api);
     if (api_is_anthropic(job->api)) {
         return api_error_set(&job->error, 400, "context_length_exceeded", length,
                              "input length and `max_tokens` exceed context limit: %llu + %llu > "
@@ -152,6 +155,13 @@ static fathom_err refuse_sum(struct job *job, uint64_t n_prompt, uint64_t n_outp
                        (unsigned long long)n_output, length, length);
 }
 
+/* An answer of no tokens that needs the engine: one is drawn for it and not told. SGLang's clients
+ * put prompts into the cache so. */
+static bool draws_untold(const struct api_request *r)
+{
+    return r->max_tokens == 0 && (r->sampling.prompt_logprobs || r->api == API_SGLANG);
+}
+
 static fathom_err check_length(struct job *job, size_t i)
 {
     const struct api_request *r = &job->request;
@@ -159,7 +169,7 @@ static fathom_err check_length(struct job *job, size_t i)
     uint64_t n_prompt = job->prompts[i].n;
     uint64_t max_len = job->jobs->served->info->max_model_len;
     uint64_t n_output = r->max_tokens >= 0 ? (uint64_t)r->max_tokens : 1;
-    if (r->sampling.prompt_logprobs && n_output == 0) n_output = 1; /* drawn and not told */
+    if (draws_untold(r)) n_output = 1;
     TRY(check_prompt_logprobs(r, n_prompt, &job->error));
     if (n_prompt == 0) {
         return api_error_set(&job->error, 400, "invalid_value", param,
@@ -292,7 +302,9 @@ static fathom_err add_prompt(struct job *job, const struct api_prompt *p, struct
     }
     for (size_t i = 0; i < p->n_id; i++) TRY(token_list_add(out, p->ids[i]));
     if (!p->text) return FATHOM_OK;
-    if (p->n_text > s->max_prompt_bytes) return refuse_bytes(job, "prompt", p->n_text, true);
+    if (p->n_text > s->max_prompt_bytes) {
+        return refuse_bytes(job, prompt_field(r), p->n_text, true);
+    }
     fathom_err err = tokenizer_encode(s->tokenizer, p->text, p->n_text, TOKENIZER_MARKUP_ON, out);
     return refuse_tokens(job, out, err);
 }
@@ -531,6 +543,7 @@ static fathom_err open_answer(struct job *job)
                                  .info = s->info,
                                  .model = job->model,
                                  .thinking = job->thinking,
+                                 .stream_pieces = s->o.stream_pieces,
                                  .nonce = job->pass.is_on ? job->pass.nonce : rng_entropy(),
                                  .request_id = r->request_id[0] ? r->request_id : job->request_id,
                                  .created = job->pass.is_on ? job->pass.created : clock_unix_s()};
@@ -683,7 +696,7 @@ static fathom_err submit_all(struct job *job)
     for (size_t i = 0; i < job->n_prompt && job->request.n; i++) {
         histogram_observe(&m->n_choice, job->request.n);
     }
-    if (job->request.max_tokens == 0 && !job->request.sampling.prompt_logprobs) {
+    if (job->request.max_tokens == 0 && !draws_untold(&job->request)) {
         return finish_without_engine(job);
     }
     bool ended = false;

@@ -58,6 +58,7 @@ struct server_options {
     bool fail_lost_pages; /* a request whose pages another server does not give is answered 503 */
 
     bool strict_fields;              /* refuse fields that are not known */
+    bool stream_pieces;              /* events of /generate do not repeat those before */
     bool thinking;                   /* for chats that do not say */
     const char *thinking_closing;    /* before the </think> that a budget forces; NULL: none */
     bool tools_first_message;        /* see chat.h */

@@ -280,6 +280,32 @@ class Apis(unittest.TestCase):
                   "previous_response_id": first["id"]}
         self.assertEqual(of_response(self.server.post("/v1/responses", follow)), self.check(talk))
 
+    def test_sglangs_completion_is_openais(self):
+        prompt = "The advantage of MLA over standard GQA is"
+        for fields, seed in ({"temperature": 0}, None), ({"temperature": 1, "top_p": 0.9}, 5):
+            openai = {"prompt": prompt, "max_tokens": 20, "logprobs": 1, "return_token_ids": True,
+                      "stop": [" keys"], "top_p": 1, **fields, "seed": seed}
+            sglang = {"text": prompt, "return_logprob": True, "return_text_in_logprobs": True,
+                      "sampling_params": {"max_new_tokens": 20, "stop": " keys", **fields,
+                                          "sampling_seed": seed}}
+            answer = self.server.post("/v1/completions", openai)
+            want, usage = answer["choices"][0], answer["usage"]
+            whole = self.server.post("/generate", sglang)
+            streamed = self.server.stream("/generate", sglang)
+            for got in whole, streamed[-1]:
+                meta, logprobs = got["meta_info"], want["logprobs"]
+                self.assertEqual(got["text"], want["text"])
+                self.assertEqual(got["output_ids"], want["token_ids"])
+                self.assertEqual(meta["finish_reason"]["type"], want["finish_reason"])
+                self.assertEqual(meta["finish_reason"].get("matched"), want["stop_reason"])
+                self.assertEqual([meta["prompt_tokens"], meta["completion_tokens"]],
+                                 [usage["prompt_tokens"], usage["completion_tokens"]])
+                self.assertEqual(meta["output_token_logprobs"],
+                                 [list(t) for t in zip(logprobs["token_logprobs"],
+                                                       want["token_ids"], logprobs["tokens"])])
+            for event in streamed:
+                self.assertTrue(want["text"].startswith(event["text"]))
+
 
 if __name__ == "__main__":
     take_program(sys.argv)

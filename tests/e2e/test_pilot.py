@@ -192,6 +192,12 @@ class Requests(unittest.TestCase):
             "inter_token_latency_seconds_count"))
         self.assertGreater(accepted, 0)
         self.assertEqual(gaps, tokens - 2 - accepted)  # two first tokens, and those that came along
+        connection = drafting.connect()
+        connection.request("GET", "/server_info")
+        state = json.loads(connection.getresponse().read())["internal_states"][0]
+        connection.close()
+        times = said['vllm:spec_decode_num_drafts_total{model_name="pilot",engine="0"}']
+        self.assertAlmostEqual(state["avg_spec_accept_length"], 1 + accepted / times, places=3)
         self.assertEqual(drafting.stop(), 0)
 
 

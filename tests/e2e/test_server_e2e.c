@@ -42,12 +42,12 @@ static void test_routes(void **state)
     expect(&c, "POST", "/v1/load_lora_adapter", "{\"lora_name\":\"a\"}", 404,
            "\"there is no POST /v1/load_lora_adapter: adapters are not supported\"");
     expect(&c, "GET", "/v1/files/a/", NULL, 404, "/v1/files/a/: fathom run-batch answers");
-    expect(&c, "GET", "/get_model_info", NULL, 404, "/get_model_info: /v1/models tells");
+    expect(&c, "GET", "/props", NULL, 404, "/props: /v1/models tells");
     expect(&c, "POST", "/api/chat", "{}", 404, "/api/chat: send messages to /v1/chat/completions");
-    expect(&c, "GET", "/server_info", NULL, 404,
-           "\"there is no GET /server_info: --admin-socket has it\"");
-    expect(&c, "POST", "/generate", "{\"prompt\":\"a\"}", 404,
-           "send prompts to /v1/completions, token ids to /inference/v1/generate");
+    expect(&c, "POST", "/reset_prefix_cache", "{}", 404,
+           "\"there is no POST /reset_prefix_cache: --admin-socket has it\"");
+    expect(&c, "POST", "/completion", "{\"prompt\":\"a\"}", 404,
+           "/completion: send prompts to /v1/completions");
     expect(&c, "POST", "/v1" CHAT, "{}", 404, "did you mean /v1/chat/completions?");
     http_client_close(&c);
     world_close(&w);

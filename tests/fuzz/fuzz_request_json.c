@@ -27,6 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     static const struct api_bounds bounds = {.n_vocab = 1000};
     request_fuzz_body(API_CHAT, &bounds, data, size, api_error_write, check);
     request_fuzz_body(API_GENERATE, &bounds, data, size, api_error_write, check);
+    request_fuzz_body(API_SGLANG, &bounds, data, size, api_error_write, check);
     request_fuzz_body(API_COMPLETION, &bounds, data, size, api_error_write, check);
     return 0;
 }

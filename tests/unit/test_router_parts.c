@@ -40,6 +40,10 @@ static void a_body_is_seen_without_being_parsed(void **state)
     assert_true(v.is_object && v.is_empty && v.n_text == 0);
     v = view_of("{\"token_ids\":[1,2],\"stream\":\"true\"}");
     assert_true(v.is_object && v.stream && v.n_text == 5);
+    v = view_of("{\"text\":[\"ab\"],\"stream\":true}");
+    assert_true(v.stream && v.n_text == 6);
+    v = view_of("{\"input\":\"abcd\",\"text\":{\"format\":{\"type\":\"text\"}}}");
+    assert_int_equal(v.n_text, 6);
     assert_true(view_of("{\"stream\":1}").stream && !view_of("{\"stream\":\"false\"}").stream);
     /* a member within another is not its own */
     v = view_of("{\"metadata\":{\"stream\":true,\"messages\":[1]}}");

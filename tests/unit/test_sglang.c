@@ -75,6 +75,7 @@ static void names_of_one_option_store_where_it_does(void **state)
            "--kv-cache-dtype fp8_e4m3 --host 0.0.0.0 --port 30000 --disable-cuda-graph "
            "--disable-radix-cache --disable-overlap-schedule --sampling-defaults openai");
     assert_string_equal(r.s.model, "org/name");
+    assert_false(r.s.stream_output);
     assert_int_equal(r.s.tensor_parallel_size, 4);
     assert_int_equal(r.s.max_model_len, 32768);
     assert_true(r.s.gpu_memory_utilization == 0.8);
@@ -95,6 +96,10 @@ static void names_of_one_option_store_where_it_does(void **state)
     serves("--tool-call-parser deepseekv32 --reasoning-parser deepseek-v3");
     assert_string_equal(r.s.tool_call_parser, "deepseek_v32");
     assert_string_equal(r.s.reasoning_parser, "deepseek_v3");
+    serves("--stream-output");
+    assert_true(r.s.stream_output);
+    serves("--incremental-streaming-output");
+    assert_true(r.s.stream_output);
 }
 
 static void what_configures_its_python_is_told(void **state)

@@ -34,6 +34,11 @@ bool answer_is_streamed(const struct answer *a)
     return a->setup.request->stream;
 }
 
+bool answer_repeats(const struct answer *a)
+{
+    return a->setup.request->api == API_SGLANG && !a->setup.stream_pieces;
+}
+
 void answer_write_id(struct buf *b, const struct choice *c, const char *prefix, uint32_t i)
 {
     uint64_t nonce = c->answer->setup.nonce;
@@ -237,7 +242,22 @@ static fathom_err end_choice(struct choice *c, const char *reason)
 struct logprob_style answer_logprob_style(const struct answer *a)
 {
     const struct api_request *r = a->setup.request;
-    return (struct logprob_style){a->setup.tokenizer, r->tokens_as_ids, r->skip_special_tokens};
+    return (struct logprob_style){a->setup.tokenizer, r->tokens_as_ids, r->skip_special_tokens,
+                                  r->logprob_texts};
+}
+
+fathom_err answer_add_score(struct answer *a, size_t i, const fathom_event *e)
+{
+    const struct api_request *r = a->setup.request;
+    struct logprob_list *l = &a->prompts[i].scores;
+    struct logprob_style s = answer_logprob_style(a);
+    s.as_ids = false; /* they are told beside the texts */
+    if (r->api != API_SGLANG) return logprob_add_prompt(l, &s, e, r->n_prompt_logprobs);
+    if (l->n < r->prompt_logprobs_from) {
+        l->n++;
+        return FATHOM_OK;
+    }
+    return logprob_add_sglang(l, &s, e);
 }
 
 fathom_err answer_prompt_token(struct answer *a, size_t i, const fathom_event *e)
@@ -251,8 +271,7 @@ fathom_err answer_prompt_token(struct answer *a, size_t i, const fathom_event *e
                                    &c->prompt_place));
     }
     if (!r->prompt_logprobs || i % r->n > 0) return FATHOM_OK;
-    s.as_ids = false; /* their keys are the ids */
-    return logprob_add_prompt(&a->prompts[c->i_prompt].scores, &s, e, r->n_prompt_logprobs);
+    return answer_add_score(a, c->i_prompt, e);
 }
 
 static fathom_err add_logprob(struct choice *c, const fathom_event *e)
@@ -262,8 +281,21 @@ static fathom_err add_logprob(struct choice *c, const fathom_event *e)
     if (!r->sampling.logprobs) return FATHOM_OK;
     /* the Responses API has them for messages only */
     if (r->api == API_RESPONSES && chat_parser_in_reasoning(c->parser)) return FATHOM_OK;
+    if (r->api == API_SGLANG) return logprob_add_sglang(&c->logprobs, &s, e);
     if (r->api != API_COMPLETION) return logprob_add_chat(&c->logprobs, &s, e);
     return logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs, &c->place);
+}
+
+/* The first choice of a prompt finds what was cached before this request. */
+static void note_cached(struct answer *a, size_t i, const fathom_event *e)
+{
+    if (i % a->setup.request->n == 0) a->prompts[a->choices[i].i_prompt].n_cached = e->n_cached;
+}
+
+/* Whatever the request says. */
+static bool tells_ids(enum api_kind api)
+{
+    return api == API_GENERATE || api == API_SGLANG;
 }
 
 fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool *stopped)
@@ -271,11 +303,12 @@ fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool 
     const struct api_request *r = a->setup.request;
     struct choice *c = &a->choices[i];
     *stopped = false;
+    note_cached(a, i, e);
     if (c->ended || a->closed || r->max_tokens == 0) return FATHOM_OK;
     c->n_token++;
     c->sum_logprob += (double)e->logprob;
     if (c->parser && chat_parser_in_reasoning(c->parser)) c->n_reasoning++;
-    if (r->return_token_ids || r->api == API_GENERATE) TRY(add_id(&c->ids, e->token));
+    if (r->return_token_ids || tells_ids(r->api)) TRY(add_id(&c->ids, e->token));
     TRY(add_logprob(c, e));
     if (e->is_stop && !r->include_stop) return FATHOM_OK;
     buf_clear(&a->piece);
@@ -288,10 +321,12 @@ fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool 
     return answer_is_streamed(a) ? a->form->flush(c) : FATHOM_OK;
 }
 
-/* A stop token that ends every answer of the model is no news; one the request named is. */
+/* A stop token that ends every answer of the model is no news but to SGLang's clients; one the
+ * request named is. */
 static int32_t told_stop_id(const struct answer *a, int32_t id)
 {
     const fathom_info *info = a->setup.info;
+    if (a->setup.request->api == API_SGLANG) return id;
     for (uint32_t i = 0; i < info->n_eos; i++) {
         if (info->eos_ids[i] == id) return -1;
     }
@@ -302,11 +337,11 @@ fathom_err answer_finish(struct answer *a, size_t i, const fathom_event *e)
 {
     struct choice *c = &a->choices[i];
     if (a->closed) return FATHOM_OK;
-    /* the first choice of a prompt finds what was cached before this request */
-    if (i % a->setup.request->n == 0) a->prompts[c->i_prompt].n_cached = e->n_cached;
+    note_cached(a, i, e);
     if (c->ended) return FATHOM_OK;
-    if (e->finish == FATHOM_FINISH_STOP) c->stop_id = told_stop_id(a, e->stop_id);
-    const bool is_cut = e->finish == FATHOM_FINISH_LENGTH || e->finish == FATHOM_FINISH_UNWANTED;
+    const bool is_cut = e->finish == FATHOM_FINISH_LENGTH || e->finish == FATHOM_FINISH_UNWANTED ||
+                        a->setup.request->max_tokens == 0;
+    if (e->finish == FATHOM_FINISH_STOP && !is_cut) c->stop_id = told_stop_id(a, e->stop_id);
     return end_choice(c, is_cut ? "length" : "stop");
 }
 

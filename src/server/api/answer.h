@@ -39,6 +39,8 @@ struct choice {
     int32_t stop_id;           /* the stop token that ended it, or -1 */
     uint32_t n_token;          /* tokens that count: the stop token too, none after the end */
     uint32_t n_reasoning;
+    uint32_t n_told;    /* sglang, streamed: tokens when its last event was written */
+    uint64_t ended_us;  /* sglang: age_us when it ended */
     double sum_logprob; /* of its tokens, where the likeliest choices are told */
 
     struct text_stream text;
@@ -62,7 +64,7 @@ struct answer_prompt {
     uint32_t n_token;
     uint32_t n_cached;
     struct buf ids;             /* comma between, if asked for */
-    struct logprob_list scores; /* in vLLM's form, if asked for */
+    struct logprob_list scores; /* of its tokens, if asked for: in vLLM's form, or in SGLang's */
 };
 
 struct answer_setup {
@@ -74,6 +76,7 @@ struct answer_setup {
     const fathom_info *info;           /* borrowed */
     const char *model;                 /* borrowed; the name that is told back */
     bool thinking;                     /* chat: the prompt ends inside reasoning */
+    bool stream_pieces;                /* sglang: see server_options */
     uint64_t nonce;                    /* random; ids are made of it */
     const char *request_id;            /* for answer_open; NULL or "": the client gave none */
     int64_t created;                   /* seconds since 1970 */
@@ -114,6 +117,7 @@ extern const struct answer_form answer_form_tokenize;
 extern const struct answer_form answer_form_detokenize;
 extern const struct answer_form answer_form_messages;
 extern const struct answer_form answer_form_generate;
+extern const struct answer_form answer_form_sglang;
 extern const struct answer_form answer_form_count;
 extern const struct answer_form answer_form_input_tokens;
 
@@ -130,6 +134,7 @@ struct answer {
     struct answer_prompt *prompts;
     size_t n_prompt;
     char id[ANSWER_ID_BYTES];
+    uint64_t age_us;  /* of the request, at the event at hand */
     struct buf head;  /* chat, completion: how every chunk begins */
     struct buf piece; /* scratch */
     void *own;        /* the form's */
@@ -192,8 +197,15 @@ fathom_err answer_keep_alive(struct answer *a);
 /* answer_is_streamed - whether what is said leaves at once */
 bool answer_is_streamed(const struct answer *a);
 
+/* answer_repeats - streamed: an event has all that those before it had. Some are left out for a
+ * client that does not keep up: what waits for it is bounded by the answer. */
+bool answer_repeats(const struct answer *a);
+
 /* answer_logprob_style - how the request wants tokens to be named */
 struct logprob_style answer_logprob_style(const struct answer *a);
+
+/* answer_add_score - a token of prompt i as the request wants prompts' log-probabilities told */
+fathom_err answer_add_score(struct answer *a, size_t i, const fathom_event *e);
 
 /* answer_write_text - a JSON string of the buffer */
 void answer_write_text(struct buf *b, const struct buf *text);

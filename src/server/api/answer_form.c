@@ -7,6 +7,7 @@ static const struct answer_form *const forms[] = {
     [API_RESPONSES] = &answer_form_responses,
     [API_MESSAGES] = &answer_form_messages,
     [API_GENERATE] = &answer_form_generate,
+    [API_SGLANG] = &answer_form_sglang,
     [API_COUNT_TOKENS] = &answer_form_count,
     [API_INPUT_TOKENS] = &answer_form_input_tokens,
     [API_TOKENIZE] = &answer_form_tokenize,

@@ -26,6 +26,7 @@ enum api_kind {
     API_RESPONSES,
     API_MESSAGES,
     API_GENERATE,   /* token ids in and out */
+    API_SGLANG,     /* SGLang's own: text or ids in, both out */
     API_INVOCATION, /* SageMaker's: becomes API_CHAT or API_COMPLETION by what comes in */
     API_COUNT_TOKENS,
     API_INPUT_TOKENS, /* the same for responses */
@@ -43,14 +44,21 @@ static inline bool api_answers(enum api_kind api)
 /* api_is_chat - messages come in and a parser reads what the model says */
 static inline bool api_is_chat(enum api_kind api)
 {
-    return api != API_COMPLETION && api != API_GENERATE && api != API_TOKENIZE &&
-           api != API_DETOKENIZE;
+    return api != API_COMPLETION && api != API_GENERATE && api != API_SGLANG &&
+           api != API_TOKENIZE && api != API_DETOKENIZE;
 }
 
 /* api_is_anthropic - errors have Anthropic's form */
 static inline bool api_is_anthropic(enum api_kind api)
 {
     return api == API_MESSAGES || api == API_COUNT_TOKENS;
+}
+
+/* api_length_name - the field that bounds the answer, for messages */
+static inline const char *api_length_name(enum api_kind api)
+{
+    if (api == API_RESPONSES) return "max_output_tokens";
+    return api == API_SGLANG ? "max_new_tokens" : "max_tokens";
 }
 
 enum api_switch { API_UNSET, API_ON, API_OFF };
@@ -121,8 +129,9 @@ struct api_request {
 
     struct responses_request *responses; /* responses; owned; else NULL */
 
-    struct api_prompt *prompts; /* completion, generate */
+    struct api_prompt *prompts; /* completion, generate, sglang */
     size_t n_prompt;
+    bool has_prompt_list; /* they came as a list, if of one */
     bool echo;
     bool add_special_tokens;
     const char *suffix; /* completion; borrowed from root; NULL: none */
@@ -146,6 +155,8 @@ struct api_request {
     bool tokens_as_ids;     /* "token_id:123" for the token's text in logprobs */
     bool prompt_logprobs;   /* told in the form of vLLM; echo with logprobs is OpenAI's */
     uint32_t n_prompt_logprobs;
+    uint32_t prompt_logprobs_from; /* sglang; the first token of a prompt that is told */
+    bool logprob_texts;            /* sglang; tokens are told with their texts */
     uint64_t cache_salt;
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* "": not given */
 

@@ -233,6 +233,48 @@ fathom_err logprob_add_prompt(struct logprob_list *l, const struct logprob_style
     return buf_status(b);
 }
 
+/* [logprob,id,text], the text null unless it is wanted; logprob NULL: not known */
+static void write_triple(struct buf *b, const struct logprob_style *s, int32_t id,
+                         const float *logprob)
+{
+    (void)buf_add_char(b, '[');
+    if (logprob) {
+        write_value(b, *logprob);
+    } else {
+        (void)buf_add_str(b, "null");
+    }
+    (void)buf_printf(b, ",%d,", id);
+    if (s->with_text) {
+        write_token(b, s, id);
+    } else {
+        (void)buf_add_str(b, "null");
+    }
+    (void)buf_add_char(b, ']');
+}
+
+fathom_err logprob_add_sglang(struct logprob_list *l, const struct logprob_style *s,
+                              const fathom_event *e)
+{
+    const bool is_first = e->kind == FATHOM_EVENT_PROMPT && e->place == 0;
+    l->n++;
+    if (l->tokens.len) {
+        (void)buf_add_char(&l->tokens, ',');
+        (void)buf_add_char(&l->top, ',');
+    }
+    write_triple(&l->tokens, s, e->token, is_first ? NULL : &e->logprob);
+    if (is_first) {
+        (void)buf_add_str(&l->top, "null");
+        return list_status(l);
+    }
+    (void)buf_add_char(&l->top, '[');
+    for (uint32_t i = 0; i < e->n_top; i++) {
+        if (i) (void)buf_add_char(&l->top, ',');
+        write_triple(&l->top, s, e->top[i].id, &e->top[i].logprob);
+    }
+    (void)buf_add_char(&l->top, ']');
+    return list_status(l);
+}
+
 void logprob_write_chat(struct buf *b, const struct logprob_list *l)
 {
     if (l->n == 0) {

@@ -24,6 +24,7 @@ struct logprob_style {
     const struct tokenizer *tokenizer;
     bool as_ids;       /* "token_id:123" */
     bool skip_special; /* special tokens leave no text: they move no offset */
+    bool with_text;    /* SGLang's form */
 };
 
 /* How far a text has come; a zeroed struct is its beginning. */
@@ -53,6 +54,12 @@ fathom_err logprob_add_first(struct logprob_list *l, const struct logprob_style 
  * before it, since null comes first. `rank` is the token's place. */
 fathom_err logprob_add_prompt(struct logprob_list *l, const struct logprob_style *s,
                               const fathom_event *e, uint32_t n_top);
+
+/* logprob_add_sglang - a token in SGLang's form: [logprob,id,text] to l->tokens, its alternatives
+ * likewise in an array to l->top. A prompt's first token, whose place is 0 and of which nothing is
+ * known, has null for both. */
+fathom_err logprob_add_sglang(struct logprob_list *l, const struct logprob_style *s,
+                              const fathom_event *e);
 
 /* logprob_write_* - the object, or null for an empty list. Errors stay in b. */
 void logprob_write_chat(struct buf *b, const struct logprob_list *l);

@@ -88,13 +88,8 @@ void openai_write_scores(struct buf *b, const struct answer *a, size_t i)
     (void)buf_add_char(b, ']');
 }
 
-void openai_write_finish(struct buf *b, const struct choice *c)
+void openai_write_stop(struct buf *b, const struct choice *c)
 {
-    if (!c->finish_reason) {
-        (void)buf_add_str(b, "\"finish_reason\":null");
-        return;
-    }
-    (void)buf_printf(b, "\"finish_reason\":\"%s\",\"stop_reason\":", c->finish_reason);
     if (c->text.hit >= 0) {
         size_t n;
         const char *text = stop_set_text(&c->answer->stops, (size_t)c->text.hit, &n);
@@ -104,6 +99,16 @@ void openai_write_finish(struct buf *b, const struct choice *c)
     } else {
         (void)buf_add_str(b, "null");
     }
+}
+
+void openai_write_finish(struct buf *b, const struct choice *c)
+{
+    if (!c->finish_reason) {
+        (void)buf_add_str(b, "\"finish_reason\":null");
+        return;
+    }
+    (void)buf_printf(b, "\"finish_reason\":\"%s\",\"stop_reason\":", c->finish_reason);
+    openai_write_stop(b, c);
 }
 
 static fathom_err close_stream(struct answer *a)

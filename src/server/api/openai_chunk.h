@@ -19,7 +19,7 @@ void openai_chunk_end(struct answer *a, bool tell_prompt);
 fathom_err openai_write_flat(struct choice *c, void (*write_choice)(struct buf *, struct choice *),
                              bool tell_prompt);
 
-/* openai_write_ids - ,"key":[ids] */
+/* openai_write_ids - ,"key":[ids], or what else has commas between */
 void openai_write_ids(struct buf *b, const char *key, const struct buf *ids);
 
 /* openai_write_scores - ,"prompt_logprobs":[null,..] of prompt i if the request wants them */
@@ -27,6 +27,9 @@ void openai_write_scores(struct buf *b, const struct answer *a, size_t i);
 
 /* openai_write_finish - "finish_reason":..,"stop_reason":.. (null and absent while open) */
 void openai_write_finish(struct buf *b, const struct choice *c);
+
+/* openai_write_stop - the stop string or the id of the stop token that ended it; null: neither */
+void openai_write_stop(struct buf *b, const struct choice *c);
 
 /* openai_close - the whole body, or the usage asked for and the end of the stream
  *

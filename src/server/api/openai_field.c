@@ -17,7 +17,7 @@ enum { COMPLETION_MAX_TOKENS = 16 };
 
 /* ---- readers of one field ------------------------------------------------------------------ */
 
-static fathom_err read_stop_token_ids(struct field_context *x, const struct field *f, json_t *v)
+fathom_err field_stop_token_ids(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_array(v)) return field_wrong_type(x, f->name, v, "an array of integers");
     size_t n = json_array_size(v);
@@ -150,14 +150,14 @@ fathom_err field_request_id(struct field_context *x, const struct field *f, json
     if (!api_is_request_id(s)) {
         if (!x->bounds->strict) {
             return field_warn(x,
-                              "request_id is no id of 1 to %d letters, digits or characters of "
-                              "-_.:, so the answer has its own",
-                              LIMIT_REQUEST_ID_BYTES);
+                              "%s is no id of 1 to %d letters, digits or characters of -_.:, so "
+                              "the answer has its own",
+                              f->name, LIMIT_REQUEST_ID_BYTES);
         }
         return api_error_set(x->e, 400, "invalid_value", f->name,
-                             "request_id is \"%.80s\", needed are 1 to %d letters, digits or "
+                             "%s is \"%.80s\", needed are 1 to %d letters, digits or "
                              "characters of -_.:",
-                             s, LIMIT_REQUEST_ID_BYTES);
+                             f->name, s, LIMIT_REQUEST_ID_BYTES);
     }
     (void)snprintf(x->r->request_id, sizeof x->r->request_id, "%s", s);
     return FATHOM_OK;
@@ -285,7 +285,7 @@ static const struct field fields[] = {
     {"max_completion_tokens", COMPLETION, field_max_tokens, 0, 0, INT32_MAX, false, NULL},
     {"min_tokens", SAMPLING, field_count, AT(sampling.min_tokens), 0, INT32_MAX, false, NULL},
     {"stop", SAMPLING, field_stop, 0, 0, 0, false, NULL},
-    {"stop_token_ids", SAMPLING, read_stop_token_ids, 0, 0, 0, false, NULL},
+    {"stop_token_ids", SAMPLING, field_stop_token_ids, 0, 0, 0, false, NULL},
     {"include_stop_str_in_output", SAMPLING, field_flag, AT(include_stop), 0, 0, false, NULL},
     {"no_stop_trim", BOTH, field_flag, AT(include_stop), 0, 0, false, NULL}, /* SGLang's name */
     {"ignore_eos", SAMPLING, field_flag, AT(sampling.ignore_eos), 0, 0, false, NULL},

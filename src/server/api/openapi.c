@@ -97,11 +97,17 @@ static void write_body(struct buf *b, enum api_kind api, const char *needed)
 void openapi_write_post(struct buf *b, enum api_kind api)
 {
     static const char *const needed[] = {
-        [API_CHAT] = "\"messages\"",      [API_COMPLETION] = "\"prompt\"",
-        [API_RESPONSES] = "\"input\"",    [API_MESSAGES] = "\"messages\",\"max_tokens\"",
-        [API_GENERATE] = "\"token_ids\"", [API_COUNT_TOKENS] = "\"messages\"",
-        [API_INPUT_TOKENS] = "\"input\"", [API_TOKENIZE] = "",
-        [API_TOKENIZE_CHAT] = "",         [API_DETOKENIZE] = "\"tokens\"",
+        [API_CHAT] = "\"messages\"",
+        [API_COMPLETION] = "\"prompt\"",
+        [API_RESPONSES] = "\"input\"",
+        [API_MESSAGES] = "\"messages\",\"max_tokens\"",
+        [API_GENERATE] = "\"token_ids\"",
+        [API_SGLANG] = "",
+        [API_COUNT_TOKENS] = "\"messages\"",
+        [API_INPUT_TOKENS] = "\"input\"",
+        [API_TOKENIZE] = "",
+        [API_TOKENIZE_CHAT] = "",
+        [API_DETOKENIZE] = "\"tokens\"",
     };
     const char *path;
     (void)field_table_of(api, &path);
@@ -137,15 +143,13 @@ static void write_bare(struct buf *b, const char *method, const char *type, bool
                      (int)(end ? end - type : (long)strlen(type)), type);
 }
 
-void openapi_write_get(struct buf *b, const char *path, const char *type, bool and_post)
+void openapi_write_plain(struct buf *b, const char *path, const char *type, bool get, bool post)
 {
     bool has_id = path[strlen(path) - 1] == '/';
     (void)buf_printf(b, "\"%s%s\":{", path, has_id ? "{id}" : "");
-    write_bare(b, "get", type, has_id);
-    if (and_post) {
-        (void)buf_add_char(b, ',');
-        write_bare(b, "post", type, has_id);
-    }
+    if (get) write_bare(b, "get", type, has_id);
+    if (get && post) (void)buf_add_char(b, ',');
+    if (post) write_bare(b, "post", type, has_id);
     (void)buf_add_char(b, '}');
 }
 

@@ -9,9 +9,9 @@
  * and ranges that its readers take; what is refused is left out. No comma is around it. */
 void openapi_write_post(struct buf *b, enum api_kind api);
 
-/* openapi_write_get - a path whose GET, and POST if it takes one, answers with this type; one that
- * ends in "/" has an id behind it */
-void openapi_write_get(struct buf *b, const char *path, const char *type, bool and_post);
+/* openapi_write_plain - a path that needs no body and answers GET, POST or both with this type; one
+ * that ends in "/" has an id behind it */
+void openapi_write_plain(struct buf *b, const char *path, const char *type, bool get, bool post);
 
 /* openapi_write_responses - the paths of kept responses, each with a comma before it */
 void openapi_write_responses(struct buf *b);

@@ -276,7 +276,8 @@ fathom_err field_object(struct field_context *x, const struct field *f, json_t *
 
 bool field_is_off(const json_t *v)
 {
-    return json_is_false(v) || (json_is_array(v) && json_array_size(v) == 0) ||
+    return json_is_false(v) || (json_is_string(v) && json_string_length(v) == 0) ||
+           (json_is_array(v) && json_array_size(v) == 0) ||
            (json_is_object(v) && json_object_size(v) == 0);
 }
 
@@ -322,7 +323,7 @@ fathom_err field_cache_salt(struct field_context *x, const struct field *f, json
     size_t n = json_string_length(v);
     if (n == 0) {
         return api_error_set(x->e, 400, "invalid_value", f->name,
-                             "cache_salt is empty, needed is at least one character");
+                             "%s is empty, needed is at least one character", f->name);
     }
     uint64_t h = 1;
     for (size_t i = 0; i < n; i++) h = rng_hash(h ^ (unsigned char)s[i]);

@@ -17,6 +17,7 @@ enum {
     COUNT = 1 << API_COUNT_TOKENS,
     GENERATE = 1 << API_GENERATE,
     SAMPLING = BOTH | GENERATE,
+    SGLANG = 1 << API_SGLANG,
     RESPONSES = 1 << API_RESPONSES,
     INPUT = 1 << API_INPUT_TOKENS,
     TOKENIZE = 1 << API_TOKENIZE,
@@ -52,11 +53,13 @@ struct field_table {
     fathom_err (*check)(struct field_context *x); /* once all are read; makes r->messages */
 };
 
-extern const struct field_table openai_table;    /* chat, completion, tokenize, detokenize; of
+extern const struct field_table openai_table;          /* chat, completion, tokenize, detokenize; of
                                                   * generate the members of sampling_params */
-extern const struct field_table generate_table;  /* generate */
-extern const struct field_table anthropic_table; /* messages, count */
-extern const struct field_table responses_table; /* responses: others are refused */
+extern const struct field_table generate_table;        /* generate */
+extern const struct field_table sglang_table;          /* sglang */
+extern const struct field_table sglang_sampling_table; /* sglang; of sampling_params */
+extern const struct field_table anthropic_table;       /* messages, count */
+extern const struct field_table responses_table;       /* responses: others are refused */
 
 /* field_table_of - the table of an API, and its endpoint's path (request_parse.c) */
 const struct field_table *field_table_of(enum api_kind api, const char **path);
@@ -114,7 +117,7 @@ fathom_err field_flag_in(struct field_context *x, const char *parent, const json
 /* field_take_unknown - a member that no field of this name is for: what nobody knows is passed over
  * with a warning (strict: refused), what changes an answer elsewhere is refused
  *
- *   parent  field that it is a member of, whose fields are those of openai_table; NULL: the body */
+ *   parent  field that it is a member of: the API's sampling_params; NULL: the body */
 fathom_err field_take_unknown(struct field_context *x, const char *parent, const char *key,
                               const json_t *v);
 
@@ -141,6 +144,7 @@ field_read field_bootstrap_port;
 field_read field_bootstrap_room;
 field_read field_max_tokens;
 field_read field_stop;
+field_read field_stop_token_ids;
 field_read field_logit_bias;
 field_read field_top_logprobs;
 field_read field_stream_options;

@@ -180,13 +180,13 @@ fathom_err field_prompt(struct field_context *x, const struct field *f, json_t *
     size_t n = json_array_size(v);
     if (n == 0 || n > LIMIT_CHOICES) {
         return api_error_set(x->e, 400, "invalid_value", f->name,
-                             "prompt has %zu entries, needed is 1 to %d", n, LIMIT_CHOICES);
+                             "%s has %zu entries, needed is 1 to %d", f->name, n, LIMIT_CHOICES);
     }
     TRY(alloc_prompts(x, n));
+    x->r->has_prompt_list = true;
     for (size_t i = 0; i < n; i++) {
-        char path[32];
-        (void)snprintf(path, sizeof path, "prompt[%zu]", i);
-        TRY(read_prompt(x, path, json_array_get(v, i), &x->r->prompts[i]));
+        const struct field_place at = field_element(f->name, i);
+        TRY(read_prompt(x, at.path, json_array_get(v, i), &x->r->prompts[i]));
     }
     return FATHOM_OK;
 }

@@ -33,17 +33,19 @@ static void set_defaults(struct api_request *r, enum api_kind api)
 static const struct endpoint {
     const char *path;
     const struct field_table *table;
+    const struct field_table *inner; /* of sampling_params; NULL: has none */
 } endpoints[] = {
-    [API_CHAT] = {"/v1/chat/completions", &openai_table},
-    [API_COMPLETION] = {"/v1/completions", &openai_table},
-    [API_RESPONSES] = {"/v1/responses", &responses_table},
-    [API_MESSAGES] = {"/v1/messages", &anthropic_table},
-    [API_GENERATE] = {"/inference/v1/generate", &generate_table},
-    [API_INVOCATION] = {"/invocations", &openai_table},
-    [API_COUNT_TOKENS] = {"/v1/messages/count_tokens", &anthropic_table},
-    [API_INPUT_TOKENS] = {"/v1/responses/input_tokens", &responses_table},
-    [API_TOKENIZE] = {"/tokenize", &openai_table},
-    [API_DETOKENIZE] = {"/detokenize", &openai_table},
+    [API_CHAT] = {"/v1/chat/completions", &openai_table, NULL},
+    [API_COMPLETION] = {"/v1/completions", &openai_table, NULL},
+    [API_RESPONSES] = {"/v1/responses", &responses_table, NULL},
+    [API_MESSAGES] = {"/v1/messages", &anthropic_table, NULL},
+    [API_GENERATE] = {"/inference/v1/generate", &generate_table, &openai_table},
+    [API_SGLANG] = {"/generate", &sglang_table, &sglang_sampling_table},
+    [API_INVOCATION] = {"/invocations", &openai_table, NULL},
+    [API_COUNT_TOKENS] = {"/v1/messages/count_tokens", &anthropic_table, NULL},
+    [API_INPUT_TOKENS] = {"/v1/responses/input_tokens", &responses_table, NULL},
+    [API_TOKENIZE] = {"/tokenize", &openai_table, NULL},
+    [API_DETOKENIZE] = {"/detokenize", &openai_table, NULL},
 };
 
 const struct field_table *field_table_of(enum api_kind api, const char **path)
@@ -101,7 +103,8 @@ static const char *find_owner(const char *key, const json_t *v, enum api_kind ap
     static const enum api_kind kinds[] = {API_CHAT, API_COMPLETION, API_RESPONSES, API_MESSAGES};
     const char *owner = NULL;
     if (!api_answers(api)) return NULL;
-    const struct field *inner = api == API_GENERATE ? field_find(&openai_table, key, api) : NULL;
+    const struct field_table *t = endpoints[api].inner;
+    const struct field *inner = t ? field_find(t, key, api) : NULL;
     if (inner && has_no_effect(inner)) return NULL;
     if (inner && inner->read != field_refuse) return "sampling_params";
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
@@ -125,7 +128,7 @@ fathom_err field_take_unknown(struct field_context *x, const char *parent, const
                               const json_t *v)
 {
     enum api_kind api = x->r->api;
-    const struct field_table *t = parent ? &openai_table : endpoints[api].table;
+    const struct field_table *t = parent ? endpoints[api].inner : endpoints[api].table;
     const char *owner = find_owner(key, v, api);
     const char *near = NULL;
     char name[NAME_BYTES + 1];
@@ -160,14 +163,15 @@ static fathom_err read_fields(struct field_context *x)
 
 static fathom_err check_output_length(struct api_request *r, struct api_error *e)
 {
-    if (r->max_tokens == 0 && !r->echo) {
+    const char *least = r->api == API_SGLANG ? "min_new_tokens" : "min_tokens";
+    if (r->max_tokens == 0 && !r->echo && r->api != API_SGLANG) {
         return api_error_set(e, 400, "invalid_value", "max_tokens",
                              "max_tokens is 0, needed is at least 1 (0 only with echo)");
     }
     if (r->max_tokens >= 0 && r->sampling.min_tokens > (uint64_t)r->max_tokens) {
-        return api_error_set(e, 400, "invalid_value", "min_tokens",
-                             "min_tokens is %u, more than max_tokens, which is %lld",
-                             r->sampling.min_tokens, (long long)r->max_tokens);
+        return api_error_set(e, 400, "invalid_value", least,
+                             "%s is %u, more than %s, which is %lld", least, r->sampling.min_tokens,
+                             api_length_name(r->api), (long long)r->max_tokens);
     }
     return FATHOM_OK;
 }
@@ -199,8 +203,9 @@ static fathom_err check_prompt_logprobs(struct api_request *r, struct api_error 
 {
     fathom_sampling *s = &r->sampling;
     bool echoed = r->echo && s->logprobs;
-    if (r->n_prompt_logprobs == 0 && r->stream) r->prompt_logprobs = false; /* no place for them */
-    if (r->prompt_logprobs && r->stream) {
+    bool has_place = !r->stream || r->api == API_SGLANG;
+    if (r->n_prompt_logprobs == 0 && !has_place) r->prompt_logprobs = false;
+    if (r->prompt_logprobs && !has_place) {
         return api_error_set(e, 400, "invalid_value", "prompt_logprobs",
                              "prompt_logprobs cannot be streamed; leave stream out");
     }
@@ -280,7 +285,7 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
     fathom_diag d;
     diag_clear(&d);
     /* where an API has arrays of token ids */
-    static const char *const id_keys[] = {"prompt", "tokens", "token_ids", NULL};
+    static const char *const id_keys[] = {"prompt", "tokens", "token_ids", "input_ids", NULL};
     fathom_err err = json_read_with_ids(body, n, "request body", id_keys, &r->root, &d);
     if (err) return api_error_from(e, err, NULL, &d);
     if (!json_is_object(r->root)) {

@@ -32,8 +32,9 @@ enum {
     METHOD_DELETE = 16,
 };
 
-/* Writes the body of a GET, or sets an error in *e. The status is 200, the type JSON unless the
- * route says another. `rest` is the path after a prefix route. */
+/* Writes the body of an answer to a GET, or to a POST that needs no body, or sets an error in *e.
+ * The status is 200, the type JSON unless the route says another. `rest` is the path after a prefix
+ * route. */
 typedef fathom_err route_get(const struct route_env *env, const char *rest, struct buf *body,
                              struct api_error *e);
 
@@ -51,6 +52,12 @@ typedef fathom_err route_call(const struct route_env *env, const struct route_re
 /* responses_call - /v1/responses/ID by GET and DELETE, /v1/responses/ID/input_items by GET,
  * /v1/responses/ID/cancel by POST (responses_route.c) */
 route_call responses_call;
+
+/* What SGLang's clients ask beside /generate: the model, the server, and for an empty cache
+ * (sglang_route.c) */
+route_get sglang_get_model;
+route_get sglang_get_server;
+route_get sglang_flush_cache;
 
 /* A path. Without get and call its requests have a prompt and become jobs. */
 struct route {

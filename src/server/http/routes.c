@@ -242,8 +242,8 @@ static fathom_err get_openapi(const struct route_env *env, const char *rest, str
         if (any) (void)buf_add_char(body, ',');
         any = true;
         if (r->get) {
-            openapi_write_get(body, r->path, r->type ? r->type : "application/json",
-                              r->methods & METHOD_POST);
+            openapi_write_plain(body, r->path, r->type ? r->type : "application/json",
+                                r->methods & METHOD_GET, r->methods & METHOD_POST);
         } else {
             openapi_write_post(body, (enum api_kind)r->api);
         }
@@ -266,6 +266,12 @@ static const struct route routes[] = {
     {.path = "/v1/messages", .methods = METHOD_POST, .api = API_MESSAGES},
     {.path = "/v1/messages/count_tokens", .methods = METHOD_POST, .api = API_COUNT_TOKENS},
     {.path = "/inference/v1/generate", .methods = METHOD_POST, .api = API_GENERATE},
+    {.path = "/generate", .methods = METHOD_POST, .api = API_SGLANG},
+    {.path = "/model_info", .methods = METHOD_GET, .get = sglang_get_model},
+    {.path = "/get_model_info", .methods = METHOD_GET, .get = sglang_get_model},
+    {.path = "/server_info", .methods = METHOD_GET, .get = sglang_get_server},
+    {.path = "/get_server_info", .methods = METHOD_GET, .get = sglang_get_server},
+    {.path = "/flush_cache", .methods = METHOD_POST, .get = sglang_flush_cache},
     {.path = "/invocations", .methods = METHOD_POST, .api = API_INVOCATION},
     {.path = "/tokenize", .methods = METHOD_POST, .api = API_TOKENIZE},
     {.path = "/detokenize", .methods = METHOD_POST, .api = API_DETOKENIZE},
@@ -353,15 +359,10 @@ static const struct {
 } elsewhere[] = {
     {"/v1/load_lora_adapter", NO_ADAPTERS},
     {"/v1/unload_lora_adapter", NO_ADAPTERS},
-    {"/server_info", ADMIN},
-    {"/get_server_info", ADMIN " as /server_info"},
-    {"/get_model_info", MODELS},
-    {"/model_info", MODELS},
     {"/props", MODELS},
     {"/api/tags", MODELS},
     {"/slots", "/metrics and /load tell what runs"},
     {"/reset_prefix_cache", ADMIN},
-    {"/flush_cache", ADMIN " as /reset_prefix_cache"},
     {"/reset_mm_cache", "messages are text"},
     {"/reset_encoder_cache", "messages are text"},
     {"/sleep", NO_SLEEP},
@@ -377,7 +378,6 @@ static const struct {
     {"/scale_elastic_ep", "start it with other ranks"},
     {"/start_profile", "fathom bench kernels and /metrics tell times"},
     {"/stop_profile", "fathom bench kernels and /metrics tell times"},
-    {"/generate", "send prompts to /v1/completions, token ids to /inference/v1/generate"},
     {"/completion", "send prompts to /v1/completions"},
     {"/infill", "send prompt and suffix to /v1/completions"},
     {"/api/generate", "send prompts to /v1/completions"},
@@ -430,8 +430,8 @@ fathom_err route_refuse_path(const char *method, const char *path, struct api_er
     return api_error_set(e, 404, "not_found", NULL,
                          "there is no %.16s %.200s; there are /v1/chat/completions, "
                          "/v1/completions, /v1/responses, /v1/messages, /v1/messages/count_tokens, "
-                         "/v1/models, /inference/v1/generate, /invocations, /tokenize, "
-                         "/detokenize, /health, /ready, /metrics, /version, "
+                         "/v1/models, /inference/v1/generate, /generate, /invocations, "
+                         "/tokenize, /detokenize, /health, /ready, /metrics, /version, "
                          "/docs",
                          method, path);
 }
