@@ -8,7 +8,7 @@
  * time   median of 20 runs, each after a copy that empties the caches; decodes and pieces of one
  *        prompt, with 2048 selected rows where the context is longer
  *
- * Pieces of prompts begin at position 8192, four times index_topk, or later: rows before it are
+ * Pieces of prompts begin at position 16384, eight times index_topk, or later: rows before it are
  * attended in expanded form, which prompt_bench.cu measures. Steps that see all rows of long
  * contexts run on a backend without an indexer, the others on one with it.
  *
@@ -25,7 +25,7 @@
 enum {
     N_HEAD_MAX = 128,
     TOPK = 2048,
-    CONTEXT_MAX = 16384,
+    CONTEXT_MAX = 24576,
     SEEN_MAX = 8192, /* rows of a token */
     REQUEST_MAX = 128,
     TOKEN_MAX = 4096,
@@ -405,8 +405,8 @@ static bool check_all(struct bench *b)
 {
     const struct shape shapes[] = {{1, 65, DECODE},      {8, 2048, DECODE},   {64, 2048, DECODE},
                                    {64, 8000, DECODE},   {100, 3000, DECODE}, {9, 5000, DENSE},
-                                   {70, 2500, DENSE},    {64, 100, DECODE},   {400, 8592, PREFILL},
-                                   {300, 11000, PREFILL}};
+                                   {70, 2500, DENSE},    {64, 100, DECODE},   {400, 16784, PREFILL},
+                                   {300, 19192, PREFILL}};
     bool ok = true;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (b->has_index == (shapes[i].step != DENSE)) ok = check(b, shapes[i]) && ok;
@@ -455,10 +455,11 @@ static void time_shape(struct bench *b, struct shape s)
 static void time_all(struct bench *b)
 {
     const struct shape shapes[] = {
-        {1, 2048, DECODE},     {8, 2048, DECODE},    {64, 2048, DECODE},     {128, 2048, DECODE},
-        {1, 8192, DECODE},     {8, 8192, DECODE},    {64, 8192, DECODE},     {128, 8192, DECODE},
-        {64, 8192, DENSE},     {512, 8704, PREFILL}, {2048, 10240, PREFILL}, {4096, 12288, PREFILL},
-        {4096, 16384, PREFILL}};
+        {1, 2048, DECODE},     {8, 2048, DECODE},      {64, 2048, DECODE},
+        {128, 2048, DECODE},   {1, 8192, DECODE},      {8, 8192, DECODE},
+        {64, 8192, DECODE},    {128, 8192, DECODE},    {64, 8192, DENSE},
+        {512, 16896, PREFILL}, {2048, 18432, PREFILL}, {4096, 20480, PREFILL},
+        {4096, 24576, PREFILL}};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (b->has_index == (shapes[i].step != DENSE)) time_shape(b, shapes[i]);
 }

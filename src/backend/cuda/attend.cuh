@@ -11,6 +11,7 @@ struct attend_args {
     uint32_t page_stride, n_head;
     int32_t skip_below; /* tokens at positions below are left out */
     bool reads_ahead;   /* recorded, without slots: old rows may be read before the wait */
+    bool query_early;   /* h is there before the wait */
     const int32_t *slots, *counts; /* NULL: every position up to pos */
     uint32_t topk;
     struct kv_layer kv;

@@ -344,6 +344,8 @@ struct cuda_backend {
     uint8_t *heads_q;
     float *heads_scale;
     struct left_units units;
+    bool query_early; /* index_choose was the last to be launched: attention's queries are there
+                       * when the next kernel begins (launch.cuh) */
     const struct buffer *codes_of; /* LATENT of which attention has left the codes of the rows in
                                       expanded form in heads_q; NULL: none */
     float *mid;                    /* [rows][2 * inner], widest of dense, moe */

@@ -56,6 +56,7 @@ fathom_err attend_fast(struct cuda_backend *c, const struct mla_attend_args *a,
     const uint32_t n_token = a->batch->n_token, context = a->batch->max_context;
     struct attend_args answers = k;
     answers.reads_ahead = c->recording && !k.slots;
+    answers.query_early = c->query_early;
     if (a->left_to_out && e.first == n_token && n_token <= LEFT_TOKENS_MAX) answers.left = a->out;
     if (e.first) TRY(attend_sm90(c, answers, ATTEND_ANSWER_ROWS, e.first, context));
     if (e.first == n_token) return FATHOM_OK;

@@ -71,14 +71,16 @@ static __device__ __forceinline__ void index_head_block(const struct index_head_
     }
     dependency_wait();
     const uint32_t token = min(token0 + g, a.n_token - 1);
+    struct k_line_words x[HEAD_K_LINES];
     float c[4] = {};
 #pragma unroll
+    for (uint32_t l = 0; l < HEAD_K_LINES; l++) { /* all in flight at once */
+        const uint32_t k_line = min(chunk * HEAD_K_LINES + l, n_k_line - 1);
+        load_words(x[l], a.x + (size_t)token * a.width + k_line * 64 + t * 8);
+    }
+#pragma unroll
     for (uint32_t l = 0; l < HEAD_K_LINES; l++) {
-        const uint32_t k_line = chunk * HEAD_K_LINES + l;
-        struct k_line_words x;
-        if (k_line >= n_k_line) break;
-        load_words(x, a.x + (size_t)token * a.width + k_line * 64 + t * 8);
-        mma_k_line(c, w[l][0], w[l][1], x);
+        if (chunk * HEAD_K_LINES + l < n_k_line) mma_k_line(c, w[l][0], w[l][1], x[l]);
     }
     if (chunk * HEAD_K_LINES >= n_k_line) return;
     for (uint32_t k = 0; k < 4; k++) {

@@ -129,36 +129,119 @@ static __device__ __forceinline__ void store_result(const struct attend_args &a,
     }
 }
 
-/* Merges the units of a cluster's blocks, n_unit of which have one; each block merges some of the
- * part's columns. The rows' place in shared memory holds the outputs, in the order of the lanes. */
-template <class SHARED>
-static __device__ __forceinline__ void
-merge_cluster(const struct attend_args &a, SHARED *sh, uint32_t token, uint32_t head0, int part,
-              int n_unit, const struct outputs<SHARED::COLUMNS> &v)
+/* ---- units of a cluster ----
+ *
+ * What the lanes of a warp have of one head each, four columns, is a run. Runs are dealt out to the
+ * cluster's blocks in turn, and each block sends its unit's to those that merge them: into a stage
+ * of rows that the receiver's last group leaves free. Each block tells all of them when that stage
+ * is free, a word each, which is long before anybody waits for it to send. Bytes count at barriers
+ * of the receiver: words at `may_send`, units at `merged`. */
+
+enum { HALVES = 2 }; /* heads of a lane: g and g + 8 */
+
+template <class SHARED> struct run_shape {
+    enum {
+        FOURS = SHARED::COLUMNS / 2, /* of a head's columns of a lane */
+        OF_WARP = HALVES * FOURS,
+        N = THREADS / WARP * OF_WARP,
+        STATS = CLUSTER_MAX * HEADS, /* in front of the runs */
+    };
+    static_assert(STATS * sizeof(float2) + (N + CLUSTER_MAX) * WARP * sizeof(float4) <=
+                      sizeof((SHARED *)NULL)->rows[0],
+                  "a stage has room for all units' runs of a block");
+};
+
+/* The stage that is free when a unit's last group is at work, of a token with n_group of them. */
+template <class SHARED> static __device__ __forceinline__ int free_stage(int n_group, int unit)
 {
-    enum { N = SHARED::COLUMNS, LANE_COLUMNS = 2 * N, FOURS = LANE_COLUMNS / 4 };
-    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
-    const uint32_t n_block = gridDim.x / SHARED::N_PART;
-    DCHECK(n_unit >= 1 && n_unit <= CLUSTER_MAX && (uint32_t)n_unit <= n_block);
-    float4 *pieces = (float4 *)sh->rows; /* [warp][head half, four columns][lane] */
-    static_assert(2 * FOURS * THREADS * sizeof(float4) <= sizeof sh->rows, "in the rows' place");
-    __syncthreads();
+    return max(0, min(n_group - unit * (int)UNIT, (int)UNIT)) % SHARED::N_STAGE;
+}
+
+/* Where that of block `unit` has its runs: [unit][run of the block][lane]. */
+template <class SHARED>
+static __device__ __forceinline__ uint32_t runs_of(const SHARED *sh, int n_group, int unit)
+{
+    return smem_address(sh->rows[free_stage<SHARED>(n_group, unit)]) +
+           (uint32_t)(run_shape<SHARED>::STATS * sizeof(float2));
+}
+
+/* Tells all blocks of the cluster that this one's stage is free: it has no warp left that reads it.
+ */
+template <class SHARED> static __device__ __forceinline__ void tell_free(const SHARED *sh)
+{
+    const uint32_t n_block = gridDim.x / SHARED::N_PART, to = threadIdx.x;
+    cluster_wait(); /* every block's barriers are there */
+    if (to >= n_block) return;
+    cluster_store(cluster_address(smem_address(&sh->told[blockIdx.x % n_block]), to),
+                  cluster_address(smem_address(&sh->may_send), to), 0.0f, 0.0f);
+}
+
+/* Bytes that block `block` of n_block gets of n_unit units. */
+template <class SHARED>
+static __device__ __forceinline__ uint32_t bytes_merged(uint32_t block, uint32_t n_block,
+                                                        int n_unit)
+{
+    const uint32_t n_run = (run_shape<SHARED>::N - block + n_block - 1) / n_block;
+    return (uint32_t)n_unit * (uint32_t)(n_run * WARP * sizeof(float4) + HEADS * sizeof(float2));
+}
+
+/* Sends the block's unit to all n_block of the cluster. */
+template <class SHARED>
+static __device__ __forceinline__ void send_unit(const SHARED *sh, int n_group, uint32_t unit,
+                                                 uint32_t n_block,
+                                                 const struct outputs<SHARED::COLUMNS> &v)
+{
+    typedef run_shape<SHARED> shape;
+    const uint32_t lane = threadIdx.x % WARP, first = threadIdx.x / WARP * shape::OF_WARP;
+    const uint32_t each = ceil_div((uint32_t)shape::N, n_block), merged = smem_address(&sh->merged);
+    while (!mbarrier_try_wait(smem_address(&sh->may_send), 0)) {
+    }
+    uint32_t to = first % n_block, place = unit * each + first / n_block;
 #pragma unroll
-    for (int i = 0; i < 2 * FOURS; i++)
-        pieces[(warp * 2 * FOURS + i) * WARP + lane] = outputs_of(v, i / FOURS, i % FOURS);
-    cluster_arrive();
-    cluster_wait();
-    for (int at = (int)(cluster_rank() * THREADS + threadIdx.x); at < 2 * FOURS * THREADS;
-         at += (int)(n_block * THREADS)) {
-        const int g = at / 4 % 8, t = at % 4, i = at / WARP % (2 * FOURS), head = g + i / FOURS * 8;
+    for (uint32_t i = 0; i < shape::OF_WARP; i++) {
+        const uint32_t at = runs_of(sh, n_group, (int)to) + (place * WARP + lane) * 16;
+        const float4 x = outputs_of(v, (int)(i / shape::FOURS), (int)(i % shape::FOURS));
+        cluster_store_4(cluster_address(at, to), cluster_address(merged, to),
+                        make_int4((int)__float_as_uint(x.x), (int)__float_as_uint(x.y),
+                                  (int)__float_as_uint(x.z), (int)__float_as_uint(x.w)));
+        place += ++to == n_block;
+        if (to == n_block) to = 0;
+    }
+    if (threadIdx.x >= n_block * HEADS) return;
+    to = threadIdx.x / HEADS;
+    const uint32_t head = threadIdx.x % HEADS;
+    const uint32_t at = smem_address(sh->rows[free_stage<SHARED>(n_group, (int)to)]) +
+                        (unit * HEADS + head) * (uint32_t)sizeof(float2);
+    cluster_store(cluster_address(at, to), cluster_address(merged, to), sh->stat[head].x,
+                  sh->stat[head].y);
+}
+
+/* Merges the n_unit units that a token has: the runs of block `block`. */
+template <class SHARED>
+static __device__ __forceinline__ void merge_runs(const struct attend_args &a, const SHARED *sh,
+                                                  uint32_t token, uint32_t head0, int part,
+                                                  int n_group, uint32_t block, uint32_t n_block)
+{
+    typedef run_shape<SHARED> shape;
+    const int warp = (int)threadIdx.x / WARP, lane = (int)threadIdx.x % WARP;
+    const int n_unit = (n_group + UNIT - 1) / UNIT,
+              each = (int)ceil_div((uint32_t)shape::N, n_block);
+    const float2 *stats = (const float2 *)sh->rows[free_stage<SHARED>(n_group, (int)block)];
+    const float4 *runs = (const float4 *)(stats + shape::STATS);
+    DCHECK(n_unit >= 1 && n_unit <= CLUSTER_MAX && (uint32_t)n_unit <= n_block);
+    while (!mbarrier_try_wait(smem_address(&sh->merged), 0)) {
+    }
+    for (int i = warp; (int)block + i * (int)n_block < shape::N; i += THREADS / WARP) {
+        const int run = (int)block + i * (int)n_block, in_warp = run % shape::OF_WARP;
+        const int head = lane / 4 + in_warp / shape::FOURS * 8;
         float4 piece[CLUSTER_MAX], o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
         float2 stat[CLUSTER_MAX];
         float top = -INFINITY, sum = 0.0f;
 #pragma unroll
         for (int u = 0; u < CLUSTER_MAX; u++) {
             if (u >= n_unit) break;
-            piece[u] = cluster_load_4(cluster_address(smem_address(&pieces[at]), (uint32_t)u));
-            stat[u] = cluster_load_2(cluster_address(smem_address(&sh->stat[head]), (uint32_t)u));
+            piece[u] = runs[(u * each + i) * WARP + lane];
+            stat[u] = stats[u * HEADS + head];
         }
 #pragma unroll
         for (int u = 0; u < CLUSTER_MAX; u++) {
@@ -172,26 +255,25 @@ merge_cluster(const struct attend_args &a, SHARED *sh, uint32_t token, uint32_t 
         const float inverse = 1.0f / sum;
         if (head0 + (uint32_t)head >= a.n_head) continue;
         const size_t row = (size_t)token * a.n_head + head0 + (uint32_t)head;
-        const int of_warp = part * (KV_LATENT / SHARED::N_PART) + at / (2 * FOURS * WARP) * 8 * N;
-        const size_t column = (size_t)(of_warp + t * LANE_COLUMNS + i % FOURS * 4);
-        *(uint2 *)(a.out_h + row * KV_LATENT + column) = make_uint2(
+        const int column = part * (KV_LATENT / SHARED::N_PART) +
+                           (run / shape::OF_WARP * 8 + lane % 4 * 2) * SHARED::COLUMNS +
+                           in_warp % shape::FOURS * 4;
+        *(uint2 *)(a.out_h + row * KV_LATENT + (size_t)column) = make_uint2(
             pack_bf16(o.x * inverse, o.y * inverse), pack_bf16(o.z * inverse, o.w * inverse));
     }
-    cluster_arrive(); /* until nobody reads this block's shared memory any more */
-    cluster_wait();
 }
 
 /* ---- kernels ---- */
 
-/* Starts to copy rows of the groups [first, end) that are there before the kernel waits, as many
+/* Starts to copy rows of the groups from `first` on that are there before the kernel waits, as many
  * as there are stages for; returns their number. */
 template <class SHARED>
-static __device__ __forceinline__ int copy_ahead(const struct attend_args &a, uint32_t token,
+static __device__ __forceinline__ int copy_ahead(const struct attend_args &a,
+                                                 const struct row_list &rows, uint32_t token,
                                                  int first, SHARED *sh)
 {
     const int end = old_groups(a, token);
     if (first >= end) return 0;
-    const struct row_list rows = row_list_of(a, token);
     const int n = min(end - first, (int)SHARED::N_STAGE);
     for (int i = 0; i < n; i++) copy_rows(a, rows, first + i, read_entry(rows, first + i), sh, i);
     return n;
@@ -223,6 +305,7 @@ walk_unit(const struct attend_args &a, const struct row_list &rows, int first, i
         }
         make_scores(q, sh, stage);
         __syncthreads();
+        if (SHARED::N_PART > 1 && k + 1 == last) tell_free(sh);
         if constexpr ((int)N == (int)UNIT) {
             for (; copied < end; entry = read_entry(rows, ++copied))
                 copy_rows(a, rows, copied, entry, sh, copied % N);
@@ -252,18 +335,34 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
     const int part = shared::N_PART == 1 ? 0 : (int)(blockIdx.x / n_unit);
     const uint32_t unit = shared::N_PART == 1 ? blockIdx.x : blockIdx.x % n_unit;
     if (threadIdx.x < N) mbarrier_init(smem_address(&sh->full[threadIdx.x]), THREADS / WARP);
+    if (PIECE == PIECE_CLUSTER && threadIdx.x == 0) {
+        mbarrier_init(smem_address(&sh->may_send), 1);
+        mbarrier_init(smem_address(&sh->merged), 1);
+        mbarrier_arrive_expect(smem_address(&sh->may_send), n_unit * (uint32_t)sizeof sh->told[0]);
+    }
     mbarrier_init_fence();
     __syncthreads();
+    if (PIECE == PIECE_CLUSTER) cluster_arrive_relaxed();
     dependency_release();
     const int first = PIECE == PIECE_TOKEN ? 0 : (int)unit * UNIT;
-    int copied = first + copy_ahead(a, token, first, sh);
-    dependency_wait();
-    if (a.pos[token] < a.skip_below) return;
+    struct row_list rows = {};
+    int copied = first;
+    if (a.reads_ahead) {
+        rows = row_list_of(a, token);
+        copied += copy_ahead(a, rows, token, first, sh);
+    }
     struct query q;
     uint2 rope[2];
-    query_read<typename shared::shape>(a, token, head0, q, rope);
+    const bool ahead = PIECE == PIECE_CLUSTER && a.query_early;
+    if (ahead) {
+        query_read<typename shared::shape, true>(a, token, head0, q, rope);
+        query_prepare(sh, q, rope);
+    }
+    dependency_wait();
+    if (a.skip_below > 0 && a.pos[token] < a.skip_below) return;
+    if (!ahead) query_read<typename shared::shape, false>(a, token, head0, q, rope);
     const int early = early_entry(a, token, first);
-    const struct row_list rows = row_list_of(a, token);
+    if (!a.reads_ahead) rows = row_list_of(a, token);
     const int n_group = (rows.n_row + GROUP - 1) / GROUP;
     const int end = PIECE == PIECE_TOKEN ? n_group : min(first + UNIT, n_group);
     if (PIECE == PIECE_UNIT && first >= end) return;
@@ -273,9 +372,13 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
         r = kept + blockIdx.x; /* 0, which the compiler does not know: memory, not registers */
         result_clear(r);
     }
+    if (PIECE == PIECE_CLUSTER && threadIdx.x == 0) {
+        mbarrier_arrive_expect(smem_address(&sh->merged),
+                               bytes_merged<shared>(unit, n_unit, (n_group + UNIT - 1) / UNIT));
+    }
     if (first < end) {
         if (copied == first) copy_rows(a, rows, copied++, first_entry(rows, first, early), sh, 0);
-        query_prepare(sh, q, rope);
+        if (!ahead) query_prepare(sh, q, rope);
         float scale = a.scale * 1.44269504f; /* log2(e); of this thread's head in make_weights */
         if (shared::shape::FP8) scale *= inverse_power(sh->query_factor[threadIdx.x / 16]);
         int entry = read_entry(rows, copied);
@@ -287,10 +390,14 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
         } else {
             walk_unit(a, rows, first, end, part, q, scale, copied, entry, sh, v);
         }
+    } else if constexpr (PIECE == PIECE_CLUSTER) {
+        tell_free(sh);
     }
     if constexpr (PIECE == PIECE_UNIT) store_unit(a, sh, token, head0, unit, v);
-    if constexpr (PIECE == PIECE_CLUSTER)
-        merge_cluster(a, sh, token, head0, part, (n_group + UNIT - 1) / UNIT, v);
+    if constexpr (PIECE == PIECE_CLUSTER) {
+        if (first < end) send_unit(sh, n_group, unit, n_unit, v);
+        merge_runs(a, sh, token, head0, part, n_group, unit, n_unit);
+    }
     if constexpr (PIECE == PIECE_TOKEN) store_result(a, token, head0, r);
 #endif
 }

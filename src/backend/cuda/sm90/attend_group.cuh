@@ -81,6 +81,8 @@ template <enum kv_type TYPE, int STAGES, int PARTS> struct attend_shared {
     float alpha[HEADS];                             /* what outputs so far are multiplied by */
     float2 stat[HEADS];                             /* maximum and sum of a unit, at its end */
     uint64_t full[STAGES];                          /* barriers: rows have arrived */
+    uint64_t may_send, merged; /* and all blocks' words, and what this block merges */
+    float2 told[CLUSTER_MAX];  /* those words */
     static_assert(PARTS == 1 || PARTS == 2, "a lane's columns are read at once");
 };
 
@@ -188,28 +190,40 @@ static __device__ __forceinline__ float2 unpack_bf16(uint32_t v)
     return make_float2(__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u));
 }
 
+/* 16 bytes of the query; EARLY: the kernel has not waited yet. */
+template <bool EARLY> static __device__ __forceinline__ uint4 query_piece(const bf16 *from)
+{
+    if constexpr (EARLY) return load_past_l1(from);
+    return *(const uint4 *)from;
+}
+
 /* Raw values of heads g and g + 8: [product][2 v + j], v telling halves of K apart */
-template <class shape>
+template <class shape, bool EARLY>
 static __device__ __forceinline__ void query_read(const struct attend_args &a, uint32_t token,
                                                   uint32_t head0, struct query &q, uint2 (&rope)[2])
 {
     const int slice = (int)threadIdx.x / WARP / 2, lane = (int)threadIdx.x % WARP;
     const int g = lane / 4, t = lane % 4;
-    const uint2 none = make_uint2(0, 0);
+    static_assert(shape::RUN_STEPS % 2 == 0, "16 bytes feed two products");
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const uint32_t head = head0 + (uint32_t)(g + 8 * j);
         const bool valid = head < a.n_head;
         const bf16 *row = a.h + ((size_t)token * a.n_head + (valid ? head : 0)) * KV_ROW;
+        const uint4 none = make_uint4(0, 0, 0, 0);
 #pragma unroll
-        for (int i = 0; i < SLICE_STEPS; i++) {
+        for (int i = 0; i < SLICE_STEPS; i += 2) {
             const int at = slice * SLICE + (i / shape::RUN_STEPS * 4 + t) * shape::RUN +
                            i % shape::RUN_STEPS * 4;
-            const uint2 v = valid ? *(const uint2 *)(row + at) : none;
+            const uint4 v = valid ? query_piece<EARLY>(row + at) : none;
             q.latent[i][j] = v.x;
             q.latent[i][j + 2] = v.y;
+            q.latent[i + 1][j] = v.z;
+            q.latent[i + 1][j + 2] = v.w;
         }
-        rope[j] = valid ? *(const uint2 *)(row + KV_LATENT + slice * 16 + t * 4) : none;
+        const bf16 *rotary = row + KV_LATENT + slice * 16 + t / 2 * 8;
+        const uint4 v = valid ? query_piece<EARLY>(rotary) : none;
+        rope[j] = t % 2 ? make_uint2(v.z, v.w) : make_uint2(v.x, v.y);
     }
 }
 

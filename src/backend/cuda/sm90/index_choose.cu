@@ -535,12 +535,12 @@ __global__ void __launch_bounds__(THREADS, 1)
     b.token = blockIdx.x / a.n_part;
     b.rank = blockIdx.x % a.n_part;
     begin<WORK>(a, b.sh);
-    dependency_release();
     if (!a.reads_ahead) dependency_wait();
     find_pages(a, &b);
     const bool scores = b.pos >= (int)a.k.topk; /* else all rows are chosen */
     if (WORK != FEW_CHOICE && scores && a.reads_ahead) n_copied = copy_first(a, b, 0, true);
     if (a.reads_ahead) dependency_wait();
+    dependency_release(); /* launch.cuh */
     if (WORK != FEW_SCORES && b.rank == 0 && threadIdx.x == 0)
         a.k.counts[topk_row(a.k, b.token)] = min(b.pos + 1, (int)a.k.topk);
     if (scores) {

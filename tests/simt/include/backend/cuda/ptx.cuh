@@ -245,6 +245,14 @@ static inline uint4 load_stream(const void *p)
     return v;
 }
 
+static inline uint4 load_past_l1(const void *p)
+{
+    if ((uintptr_t)p % 16) simt_fault("16 bytes that are not aligned");
+    uint4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
 static inline void prefetch_l2(const void *)
 {
 }
