@@ -51,6 +51,10 @@ fathom_err follow_feed(struct stream_follow *f, const char *bytes, size_t n, str
     const char *begin = buf_str(&f->part), *end = begin + f->part.len;
     const char *at = begin, *from = begin + seen;
     for (;;) {
+        for (; at < end && *at == '\n'; at++) { /* the server has nothing to say */
+            if (!f->fails) TRY(buf_add_char(out, '\n'));
+        }
+        if (from < at) from = at;
         const char *gap = memmem(from, (size_t)(end - from), "\n\n", 2);
         if (!gap) break;
         TRY(take_event(f, at, (size_t)(gap + 2 - at), out));

@@ -4,8 +4,8 @@
  * The stream is one with a pass (stream_pass.h). Its events leave whole, and the comments that tell
  * tokens do not leave. When its server is lost, `tokens` is what another one needs to go on behind
  * the last of them; it will send the events since then once more, and as many as have left are left
- * out. Both servers make the same events, so counting is enough; comments and pings, which a clock
- * makes, do not count.
+ * out. Both servers make the same events, so counting is enough; empty lines and pings, which a
+ * clock makes, do not count.
  *
  *   FOLLOWING --follow_break--> FOLLOWING: another server's bytes come next
  *   FOLLOWING --an event that ends streams--> ENDED

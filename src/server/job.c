@@ -548,7 +548,7 @@ size_t jobs_count_of(struct jobs *jobs, uint32_t host)
 
 static void tick_job(struct job *job, uint64_t now_us)
 {
-    uint64_t interval_us = (uint64_t)job->jobs->served->o.comment_interval_ms * 1000;
+    uint64_t interval_us = (uint64_t)job->jobs->served->o.idle_line_ms * 1000;
     job_lock(job);
     if (job->state == JOB_RUNNING && job->request.stream && job->suspended &&
         now_us - job->moved_us >= interval_us) {

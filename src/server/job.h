@@ -157,7 +157,7 @@ bool jobs_are_full(const struct jobs *jobs);
  * answer that is being written */
 void jobs_make_room(struct jobs *jobs);
 
-/* jobs_tick - silent streams get a comment line, and room is made */
+/* jobs_tick - silent streams get an empty line, and room is made */
 void jobs_tick(struct jobs *jobs, uint64_t now_us);
 
 /* jobs_give_up - what runs is answered with 503 and cancelled */

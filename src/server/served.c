@@ -31,7 +31,7 @@ static void fill_options(struct server_options *o, const fathom_info *info)
     set_default(&o->max_preparing, 1024);
     set_default(&o->max_held_bytes, LIMIT_HTTP_HELD_BYTES);
     set_default(&o->max_answer_bytes, LIMIT_ANSWERS_BYTES);
-    set_default(&o->comment_interval_ms, 10000);
+    set_default(&o->idle_line_ms, 10000);
     set_default(&o->drain_timeout_ms, 30000);
     set_default(&o->head_timeout_ms, LIMIT_HTTP_HEAD_MS);
     set_default(&o->body_timeout_ms, LIMIT_HTTP_BODY_MS);

@@ -75,16 +75,16 @@ struct server_options {
     uint64_t max_stored_bytes;
     uint32_t stored_response_s;
 
-    uint32_t n_http_thread;       /* 2 */
-    uint32_t n_worker;            /* 2 */
-    uint32_t max_connections;     /* 4096; requests on more: 503 */
-    uint32_t max_preparing;       /* requests that wait for a worker; 1024; more: 429 */
-    uint32_t max_held_bytes;      /* bodies received and not yet parsed; 1 GiB; more: 429 */
-    uint32_t max_answer_bytes;    /* of answers not yet read; 1 GiB; more: 429, slow readers cut */
-    uint32_t comment_interval_ms; /* comment lines on a silent stream; 10000 */
-    uint32_t drain_timeout_ms;    /* server_run: how long requests may go on after a stop; 30000 */
-    uint32_t stall_timeout_ms;    /* /health: the engine may stand still so long; 4000 */
-    uint32_t head_timeout_ms;     /* this and the next two: limits.h */
+    uint32_t n_http_thread;    /* 2 */
+    uint32_t n_worker;         /* 2 */
+    uint32_t max_connections;  /* 4096; requests on more: 503 */
+    uint32_t max_preparing;    /* requests that wait for a worker; 1024; more: 429 */
+    uint32_t max_held_bytes;   /* bodies received and not yet parsed; 1 GiB; more: 429 */
+    uint32_t max_answer_bytes; /* of answers not yet read; 1 GiB; more: 429, slow readers cut */
+    uint32_t idle_line_ms;     /* between empty lines on a silent stream; 10000 */
+    uint32_t drain_timeout_ms; /* server_run: how long requests may go on after a stop; 30000 */
+    uint32_t stall_timeout_ms; /* /health: the engine may stand still so long; 4000 */
+    uint32_t head_timeout_ms;  /* this and the next two: limits.h */
     uint32_t idle_timeout_ms;
     uint32_t body_timeout_ms;
     uint32_t unread_timeout_ms; /* for a client to read some of an answer; likewise */

@@ -69,7 +69,7 @@ int main(int argc, char **argv)
                                .n_api_key = keys[0][0] ? 1 : 0,
                                .tls.certificate = certificate,
                                .tls.key = key,
-                               .comment_interval_ms = 1000};
+                               .idle_line_ms = 1000};
     struct chat_style style = {.encoding = CHAT_ENCODING_V32,
                                .tool_markup = CHAT_ENCODING_V32,
                                .parse_tools = true,

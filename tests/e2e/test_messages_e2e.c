@@ -169,7 +169,7 @@ static void a_stream_is_pinged_and_ends_when_its_client_leaves(void **state)
     struct world w;
     struct http_client c;
     char body[1024];
-    world_open(&w, &(struct server_options){.comment_interval_ms = 50}, NULL);
+    world_open(&w, &(struct server_options){.idle_line_ms = 50}, NULL);
     world_connect(&c, &w);
     messages_body(body, sizeof body, "first_ms=60000;say=Hi", ",\"stream\":true");
     assert_true(http_client_send(&c, "POST", MESSAGES, "", body));

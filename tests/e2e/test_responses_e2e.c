@@ -248,11 +248,11 @@ static void failing_and_leaving_are_as_for_chats(void **state)
     struct world w;
     struct http_client c;
     char body[1024];
-    world_open(&w, &(struct server_options){.comment_interval_ms = 50}, NULL);
+    world_open(&w, &(struct server_options){.idle_line_ms = 50}, NULL);
     world_connect(&c, &w);
     responses_body(body, sizeof body, "first_ms=60000;say=Hi", ",\"stream\":true");
     assert_true(http_client_send(&c, "POST", RESPONSES, "", body));
-    assert_true(http_client_wait_for(&c, ": still working\n\n"));
+    assert_true(http_client_wait_for(&c, "\r\n1\r\n\n\r\n"));
     http_client_close(&c);
     wait_for_count(w.engine, fake_engine_n_cancelled, 1);
     world_connect(&c, &w);

@@ -301,21 +301,22 @@ static void test_choices_and_stops(void **state)
     world_close(&w);
 }
 
-static void test_silent_stream_gets_comments(void **state)
+static void test_silent_stream_gets_empty_lines(void **state)
 {
     (void)state;
     struct world w;
     struct http_client c;
     struct http_reply r;
-    const struct server_options o = {.comment_interval_ms = 100};
+    const struct server_options o = {.idle_line_ms = 100};
     world_open(&w, &o, NULL);
     world_connect(&c, &w);
     fake_engine_stall(w.engine, true);
     send_chat(&c, "say=Hi", ",\"stream\":true");
-    assert_true(http_client_wait_for(&c, ": still working\n\n"));
+    assert_true(http_client_wait_for(&c, "\r\n\r\n1\r\n\n\r\n")); /* a chunk of one byte */
     fake_engine_stall(w.engine, false);
     assert_true(http_client_read(&c, &r, false));
-    assert_reply(&r, 200, ": still working\n\ndata: {");
+    assert_int_equal(buf_str(&r.body)[0], '\n');
+    assert_reply(&r, 200, "\ndata: {");
     http_client_close(&c);
     world_close(&w);
 }
@@ -349,13 +350,13 @@ static void test_leaving_cancels(void **state)
 static void test_leaving_before_the_first_token_of_a_stream(void **state)
 {
     (void)state;
-    const struct server_options o = {.comment_interval_ms = 100};
+    const struct server_options o = {.idle_line_ms = 100};
     struct world w;
     struct http_client c;
     world_open(&w, &o, NULL);
     world_connect(&c, &w);
     send_chat(&c, "first_ms=60000;say=abc", ",\"stream\":true");
-    assert_true(http_client_wait_for(&c, "text/event-stream")); /* with the first comment */
+    assert_true(http_client_wait_for(&c, "text/event-stream")); /* with the first empty line */
     http_client_close(&c);
     wait_for_count(w.engine, fake_engine_n_cancelled, 1);
     world_close(&w);
@@ -583,7 +584,7 @@ int main(void)
         cmocka_unit_test(test_sampling_reaches_the_engine),
         cmocka_unit_test(test_context_length),
         cmocka_unit_test(test_choices_and_stops),
-        cmocka_unit_test(test_silent_stream_gets_comments),
+        cmocka_unit_test(test_silent_stream_gets_empty_lines),
         cmocka_unit_test(test_leaving_cancels),
         cmocka_unit_test(test_leaving_before_the_first_token_of_a_stream),
         cmocka_unit_test(test_slow_reader_is_cut),

@@ -335,7 +335,7 @@ static void a_silent_stream_has_empty_lines(void **state)
     struct world other;
     struct http_client client;
     struct http_reply r;
-    world_open(&other, &(struct server_options){.comment_interval_ms = 100}, &fake);
+    world_open(&other, &(struct server_options){.idle_line_ms = 100}, &fake);
     world_connect(&client, &other);
     fake_engine_stall(other.engine, true);
     assert_true(

@@ -570,9 +570,9 @@ static void feed(struct stream_follow *f, const char *text, size_t n, struct buf
 static void a_stream_is_whole_wherever_it_breaks(void **state)
 {
     (void)state;
-    static const char stream[] = EVENT("role")
+    static const char stream[] = "\n\n" EVENT("role")
         EVENT("a") ": token 11\n\n"
-                   ": alive\n\n"
+                   "\n"
                    ": token 12\n\n" EVENT("b\\n")
                        EVENT("c") ": token 13\n\n"
                                   "event: ping\ndata: {}\n\n" EVENT("end") EVENT("[DONE]");
@@ -598,8 +598,10 @@ static void a_stream_is_whole_wherever_it_breaks(void **state)
             for (size_t i = 0; i < f.n_token; i++) assert_int_equal(f.tokens[i], 11 + (int)i);
             feed(&f, rest[f.n_token], n, &out);
             assert_int_equal(follow_flush(&f, &out), FATHOM_OK);
-            /* comments and pings may come more than once, or not at all */
+            /* empty lines and pings may come more than once, or not at all */
             for (const char *at = buf_str(&out); *at;) {
+                at += strspn(at, "\n");
+                if (!*at) break;
                 size_t k = (size_t)(strstr(at, "\n\n") + 2 - at);
                 if (at[0] == 'd') assert_int_equal(buf_add(&clean, at, k), FATHOM_OK);
                 at += k;

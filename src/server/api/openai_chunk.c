@@ -206,6 +206,6 @@ fathom_err openai_fail(struct answer *a, const struct api_error *e)
 
 fathom_err openai_keep_alive(struct answer *a)
 {
-    sse_comment(&a->out, "still working");
+    sse_idle(&a->out);
     return buf_status(&a->out);
 }

@@ -134,12 +134,6 @@ static fathom_err close(struct answer *a)
     return buf_status(b);
 }
 
-/* Its clients take every line that is not empty for an event. */
-static fathom_err keep_alive(struct answer *a)
-{
-    return buf_add_char(&a->out, '\n');
-}
-
 const struct answer_form answer_form_sglang = {
     .id_prefix = "",
     .open = open,
@@ -148,5 +142,5 @@ const struct answer_form answer_form_sglang = {
     .end = end,
     .close = close,
     .fail = openai_fail,
-    .keep_alive = keep_alive,
+    .keep_alive = openai_keep_alive,
 };

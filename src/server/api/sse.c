@@ -22,9 +22,7 @@ void sse_done(struct buf *b)
     (void)buf_add_str(b, "data: [DONE]\n\n");
 }
 
-void sse_comment(struct buf *b, const char *text)
+void sse_idle(struct buf *b)
 {
-    (void)buf_add_str(b, ": ");
-    (void)buf_add_str(b, text);
-    (void)buf_add_str(b, "\n\n");
+    (void)buf_add_char(b, '\n');
 }

@@ -20,8 +20,8 @@ void sse_begin_named(struct buf *b, const char *name);
 /* sse_done - "data: [DONE]", the end of an OpenAI stream */
 void sse_done(struct buf *b);
 
-/* sse_comment - a line that clients skip; it keeps proxies from closing a silent stream.
- * Needs  text without line feeds. */
-void sse_comment(struct buf *b, const char *text);
+/* sse_idle - an empty line, which keeps proxies from closing a silent stream: it ends no event, and
+ * clients that take every other line for one, as SGLang's benchmark does, skip it too */
+void sse_idle(struct buf *b);
 
 #endif
