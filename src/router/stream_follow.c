@@ -19,13 +19,17 @@ static bool begins(const char *event, size_t n, const char *mark)
     return n >= n_mark && memcmp(event, mark, n_mark) == 0;
 }
 
-static fathom_err note_token(struct stream_follow *f, const char *event, size_t n)
+/* One id or several; the line's end stops the last of them. */
+static fathom_err note_tokens(struct stream_follow *f, const char *event)
 {
-    char text[16] = "";
-    size_t n_digit = n - (sizeof token_mark - 1);
-    memcpy(text, event + sizeof token_mark - 1, n_digit < 15 ? n_digit : 15);
-    TRY(mem_grow(&f->tokens, &f->cap_token, f->n_token + 1, sizeof *f->tokens));
-    f->tokens[f->n_token++] = (int32_t)strtol(text, NULL, 10);
+    const char *at, *end = event + sizeof token_mark - 1;
+    do {
+        char *behind;
+        at = end;
+        TRY(mem_grow(&f->tokens, &f->cap_token, f->n_token + 1, sizeof *f->tokens));
+        f->tokens[f->n_token++] = (int32_t)strtol(at, &behind, 10);
+        end = behind;
+    } while (end > at && *end == ' ');
     f->n_left = f->n_seen = 0;
     return FATHOM_OK;
 }
@@ -33,7 +37,7 @@ static fathom_err note_token(struct stream_follow *f, const char *event, size_t 
 /* An event with the empty line behind it. */
 static fathom_err take_event(struct stream_follow *f, const char *event, size_t n, struct buf *out)
 {
-    if (begins(event, n, token_mark)) return note_token(f, event, n);
+    if (begins(event, n, token_mark)) return note_tokens(f, event);
     f->fails = f->fails || begins(event, n, lost_mark);
     if (f->fails) return FATHOM_OK;
     if (event[0] == ':' || begins(event, n, "event: ping\n")) return buf_add(out, event, n);

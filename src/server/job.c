@@ -84,6 +84,7 @@ void job_release(struct job *job)
     crash_drop(job->crash_entry);
     job_count_taken(job, 0);
     answer_free(&job->answer);
+    buf_free(&job->untold);
     grammar_release(job->grammar);
     token_rule_destroy(job->barred);
     api_request_free(&job->request);

@@ -109,6 +109,7 @@ struct job {
     bool gzip; /* of the body, until it is unpacked */
     struct stream_pass pass;
     bool tells_tokens; /* in comments: job_resume.c */
+    struct buf untold; /* of the next such comment: ids whose log-probabilities wait */
     struct api_request request;
     struct token_list *prompts; /* [n_prompt]; released once submitted */
     size_t n_prompt;
@@ -254,7 +255,7 @@ fathom_err job_check_resume(struct job *job);
  * Errors  ENOMEM. */
 fathom_err job_replay(struct job *job, bool *ended);
 
-/* job_tell_token - the answer has taken a TOKEN event */
+/* job_tell_token - the answer has taken a TOKEN event, whose token is told now or later */
 fathom_err job_tell_token(struct job *job, const fathom_event *e);
 
 /* job_tell_lost - the job's error comes next; nothing, where another server would say the same */

@@ -36,7 +36,7 @@ fathom_err job_count_answer(struct job *job, struct job_choice *choice)
         put(job, &choice->held, answer_choice_bytes(&job->answer, (size_t)(choice - job->choices)));
     }
     put(job, &job->held_rest,
-        answer_bytes(&job->answer) + json_arena_used(job->request.kept_arena));
+        answer_bytes(&job->answer) + job->untold.cap + json_arena_used(job->request.kept_arena));
     if (job->held <= limit) return FATHOM_OK;
     return api_error_set(&job->error, 400, "answer_too_large", NULL,
                          "the answer takes %zu bytes of memory, at most %zu are held for one: ask "

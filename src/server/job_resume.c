@@ -7,6 +7,9 @@
  *
  *     : token 5021
  *
+ * A token whose log-probability waits for text is told once it has left, since who goes on behind
+ * the token does not know it; in one comment with those that have waited: `: token 36 5021`.
+ *
  * When this server cannot go on, that is told likewise before the error, which in some APIs has no
  * code; other errors are the request's own, and any server would say them:
  *
@@ -23,12 +26,14 @@
 #include "base/rng.h"
 #include "server/job.h"
 
-/* A choice's log-probabilities are part of a response's last event, and are not known here. */
+/* A choice's log-probabilities are part of a response's last event, and are not known here; those
+ * of a prompt have left before its first token. */
 static bool is_resumable(const struct job *job)
 {
     const struct api_request *r = &job->request;
     bool retold = r->api == API_RESPONSES && r->sampling.logprobs;
-    return job->pass.is_on && r->stream && job->answer.n_choice == 1 && !retold;
+    return job->pass.is_on && r->stream && job->answer.n_choice == 1 && !retold &&
+           !r->sampling.prompt_logprobs;
 }
 
 /* Tokens that the answer may have. */
@@ -53,7 +58,7 @@ fathom_err job_check_resume(struct job *job)
                              "resume has %u tokens, the answer has %llu at most", r->n_resume,
                              (unsigned long long)most_tokens(job));
     }
-    if (job->tells_tokens && !r->sampling.prompt_logprobs) return FATHOM_OK;
+    if (job->tells_tokens) return FATHOM_OK;
     return api_error_set(&job->error, 400, "unsupported_parameter", "resume",
                          "resume is for streams of one choice without prompt_logprobs that a "
                          "router has given its pass (" STREAM_PASS_HEADER ")");
@@ -82,7 +87,11 @@ fathom_err job_replay(struct job *job, bool *ended)
 fathom_err job_tell_token(struct job *job, const fathom_event *e)
 {
     if (!job->tells_tokens || e->is_stop || job->answer.closed) return FATHOM_OK;
-    return buf_printf(&job->answer.out, ": token %d\n\n", (int)e->token);
+    TRY(buf_printf(&job->untold, " %d", (int)e->token));
+    if (job->answer.choices[0].logprobs.n > 0) return FATHOM_OK;
+    fathom_err err = buf_printf(&job->answer.out, ": token%s\n\n", buf_str(&job->untold));
+    buf_clear(&job->untold);
+    return err;
 }
 
 fathom_err job_tell_lost(struct job *job)

@@ -37,6 +37,10 @@ CHAT = {"messages": [{"role": "user", "content": TEXT}], "max_tokens": 40, "igno
 REQUESTS = [
     ("/v1/chat/completions", CHAT),
     ("/v1/chat/completions", {**CHAT, "max_tokens": 12, "logprobs": True, "top_logprobs": 2}),
+    # tokens wait for each other: halves of characters, stop strings that do not come, hidden reasoning
+    ("/v1/chat/completions", {**CHAT, "logprobs": True, "guided_regex": "(é*b){9}", "stop": ["béb"]}),
+    ("/v1/chat/completions", {**CHAT, "logprobs": True, "reasoning_effort": "high",
+                              "thinking_token_budget": 6, "include_reasoning": False}),
     ("/v1/chat/completions", {**CHAT, "frequency_penalty": 0.5, "temperature": 0.7, "seed": 5}),
     ("/v1/chat/completions", {**CHAT, "stop": ["e"], "ignore_eos": False}),
     ("/v1/chat/completions", {**CHAT, "reasoning_effort": "high", "thinking_token_budget": 6}),
@@ -113,7 +117,7 @@ def ask(to, path, body, headers=None):
 
 
 def tokens_of(text):
-    return [int(t) for t in re.findall(r"^: token (\d+)$", text, re.M)]
+    return [int(t) for told in re.findall(r"^: token ([\d ]+)$", text, re.M) for t in told.split()]
 
 
 def events_of(text):
@@ -137,7 +141,7 @@ def check_resume():
         places = [i for i, block in enumerate(blocks) if block.startswith(": token ")]
         for k in sorted({0, 1, len(places) // 2, len(places) - 2, len(places) - 1}):
             before = "".join(blocks[:places[k] + 1])
-            status, rest = ask(b, path, {**body, "resume": tokens[:k + 1]}, headers)
+            status, rest = ask(b, path, {**body, "resume": tokens_of(before)}, headers)
             assert status == 200, rest
             assert events_of(before + rest) == events_of(text), (path, k, before + rest, text)
             n_cut += 1
@@ -154,6 +158,8 @@ def check_resume():
     assert status == 400 and f"resume has {n} tokens" in text, text
     status, text = ask(a, path, {**body, "n": 2, "resume": [5]}, headers)
     assert status == 400, text
+    body = {"prompt": TEXT, "max_tokens": 4, "stream": True, "echo": True, "logprobs": 0}
+    assert ": token" not in ask(a, "/v1/completions", body, headers)[1]
     for s in (a, b):
         s.wait_idle()
         assert s.stop() == 0

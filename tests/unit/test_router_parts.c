@@ -614,6 +614,22 @@ static void a_stream_is_whole_wherever_it_breaks(void **state)
     }
 }
 
+static void tokens_are_told_together_or_not_at_all(void **state)
+{
+    (void)state;
+    struct stream_follow f = {0};
+    struct buf out = {0};
+    feed(&f, ": token 11\n\n" EVENT("a") ": token 12 1", 1, &out);
+    assert_int_equal(f.n_token, 1);
+    feed(&f, "3 14\n\n" EVENT("b") ": token 15 x\n\n", 1, &out);
+    assert_int_equal(f.n_token, 6); /* what is no number is some token */
+    for (int i = 0; i < 5; i++) assert_int_equal(f.tokens[i], 11 + i);
+    assert_int_equal(f.n_left, 0);
+    assert_string_equal(buf_str(&out), EVENT("a") EVENT("b"));
+    follow_free(&f);
+    buf_free(&out);
+}
+
 static void a_failing_server_is_noticed_in_its_stream(void **state)
 {
     (void)state;
@@ -651,6 +667,7 @@ int main(void)
         cmocka_unit_test(pages_are_for_what_is_not_held),
         cmocka_unit_test(figures_of_a_look_are_read),
         cmocka_unit_test(a_stream_is_whole_wherever_it_breaks),
+        cmocka_unit_test(tokens_are_told_together_or_not_at_all),
         cmocka_unit_test(a_failing_server_is_noticed_in_its_stream),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
