@@ -163,6 +163,9 @@ static void tokens_of_all_choices_are_bounded(void **state)
 
 /* ---- log-probabilities of prompts ---------------------------------------------------------- */
 
+#define BOS "<｜begin▁of▁sentence｜>"
+#define EOS "<｜end▁of▁sentence｜>"
+
 static void echo_with_logprobs_tells_the_prompt(void **state)
 {
     (void)state;
@@ -177,6 +180,15 @@ static void echo_with_logprobs_tells_the_prompt(void **state)
     complete("\"prompt\":\"ab\",\"echo\":true,\"logprobs\":0,\"max_tokens\":1", 200,
              "\"token_logprobs\":[null,-0.125,-0.25,-0.5]");
     complete("\"prompt\":\"ab\",\"echo\":true,\"logprobs\":0,\"n\":2", 200, "\"index\":1");
+    /* special tokens are part of the text that spells them, a BOS put in front of it is not */
+    complete("\"prompt\":\"a" EOS "b\",\"echo\":true,\"logprobs\":0,\"max_tokens\":1", 200,
+             "\"text_offset\":[0,0,1,20,21]");
+    complete("\"prompt\":\"" BOS "a\",\"echo\":true,\"logprobs\":0,\"max_tokens\":1", 200,
+             "\"text_offset\":[0,21,22]");
+    complete("\"prompt\":\"ab\",\"echo\":true,\"logprobs\":0,\"skip_special_tokens\":false", 200,
+             "\"text_offset\":[0,0,1,2");
+    complete("\"prompt\":[0,97,1,98],\"echo\":true,\"logprobs\":0,\"max_tokens\":1", 200,
+             "\"text_offset\":[0,0,1,1,2]");
     complete("\"prompt\":\"ab\",\"echo\":true,\"max_tokens\":0", 200, "\"text\":\"ab\"");
 }
 

@@ -267,6 +267,7 @@ fathom_err answer_prompt_token(struct answer *a, size_t i, const fathom_event *e
     struct logprob_style s = answer_logprob_style(a);
     if (c->ended || a->closed) return FATHOM_OK;
     if (r->echo && r->sampling.logprobs) {
+        if (c->echoes_special) s.skip_special = false;
         TRY(logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs,
                                    &c->prompt_place));
     }

@@ -55,6 +55,7 @@ struct choice {
     enum answer_part part;          /* streamed: which of the buffers is pending */
     struct text_place place;        /* completion: where the next token begins */
     struct text_place prompt_place; /* the same for the prompt that it echoes */
+    bool echoes_special;            /* as the request has spelled it, special tokens too */
     struct logprob_list logprobs;
     struct buf ids; /* token ids, comma between, if asked for */
 };

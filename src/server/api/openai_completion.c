@@ -1,6 +1,16 @@
 /* openai_completion.c - the form of /v1/completions */
+#include <string.h>
+
 #include "base/fail.h"
 #include "server/api/openai_chunk.h"
+
+/* A BOS that the server has put in front of a text is no part of it. */
+static bool begins_with_token(const struct tokenizer *t, const struct api_prompt *p, int32_t id)
+{
+    size_t n;
+    const char *bytes = tokenizer_bytes(t, id, &n);
+    return n <= p->n_text && memcmp(p->text, bytes, n) == 0;
+}
 
 /* With echo the prompt's text stands in front of the choice's own. */
 static fathom_err begin(struct choice *c)
@@ -10,7 +20,8 @@ static fathom_err begin(struct choice *c)
     if (!r->echo) return FATHOM_OK;
     const struct api_prompt *p = &r->prompts[c->i_prompt];
     const struct token_list *ids = &s->prompts[c->i_prompt];
-    if (p->text && !r->truncate) {
+    c->echoes_special = p->text && !r->truncate;
+    if (c->echoes_special) {
         TRY(buf_add(&c->content, p->text, p->n_text));
     } else {
         TRY(tokenizer_decode(s->tokenizer, ids->ids, ids->n, r->skip_special_tokens, &c->content));
@@ -18,6 +29,7 @@ static fathom_err begin(struct choice *c)
     c->place.n_char = logprob_count_char(buf_str(&c->content), c->content.len);
     if (!r->sampling.logprobs) return FATHOM_OK;
     struct logprob_style style = answer_logprob_style(c->answer);
+    if (c->echoes_special) style.skip_special = !begins_with_token(s->tokenizer, p, ids->ids[0]);
     return logprob_add_first(&c->logprobs, &style, ids->ids[0], &c->prompt_place);
 }
 
