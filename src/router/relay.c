@@ -187,7 +187,7 @@ static void take_head(void *arg, int status, const struct buf *fields)
     if (streams) r->tried = (struct pool_tried){0};
     if (status == 200) pool_settle(r->all->pool, &r->lease);
     if (streams) upstream_take_time(r->call);
-    const bool moves = streams && r->follows && find_field(fields, STREAM_PASS_HEADER);
+    const bool moves = streams && r->pass.is_on && find_field(fields, STREAM_PASS_HEADER);
     if (r->asks_anew) {
         r->gave_up = true;
     } else if (r->state == RELAY_RESUMING) {
@@ -488,9 +488,9 @@ static fathom_err send(struct relay *r)
         TRY(write_resume(r));
         body = &r->resume_body;
     }
-    if (r->state == RELAY_ASKING) r->follows = r->lease.moves && r->pass.is_on;
+    if (r->state == RELAY_ASKING) r->follows = r->lease.moves && !r->all->is_host;
     r->gave_up = r->is_late = false;
-    return send_to(r, &r->lease, body, r->follows, &ops, &r->call);
+    return send_to(r, &r->lease, body, r->follows && r->pass.is_on, &ops, &r->call);
 }
 
 /* Nobody is left to ask. */

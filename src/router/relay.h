@@ -101,7 +101,7 @@ struct relay {
     bool is_late;   /* the server waits until some of `out` has left */
     bool is_broken; /* the stream ends early */
     struct stream_follow follow;
-    bool follows;       /* events are followed; else bytes pass */
+    bool follows;       /* events leave whole; else bytes pass: the server is another program */
     bool moves;         /* of a stream: its server has taken the pass, and tells tokens */
     bool gave_up;       /* nothing more is wanted of this server */
     bool asks_anew;     /* once its call has ended: the pages that it waits for do not come */

@@ -11,6 +11,7 @@ kill: servers are killed within N streams (default 40); every text is the undist
 
 import atexit
 import ctypes
+import gzip
 import http.client
 import json
 import os
@@ -454,23 +455,34 @@ def check_errors(router):
 
 
 def check_staying():
-    """Streams of several choices, and those of servers that have not taken the router's pass, do not move."""
+    """Streams of several choices, those of servers that have not taken the router's pass, of bodies that are packed
+    and of other paths do not move, and end with an error event."""
+    body = {"prompt": TEXT, "max_tokens": 1500, "ignore_eos": True, "stream": True}
+    ids = {"token_ids": list(range(40, 90)), "stream": True,
+           "sampling_params": {"max_tokens": 1500, "ignore_eos": True}}
     with tempfile.NamedTemporaryFile("w") as secret:
         secret.write("a secret of the servers alone")
         secret.flush()
-        for flags, fields in (((), {"n": 2}), (("--pool-secret-file", secret.name), {})):
+        for flags, path, asked, packs in (
+                ((), "/v1/completions", {**body, "n": 2}, False),
+                (("--pool-secret-file", secret.name), "/v1/completions", body, False),
+                ((), "/v1/completions", body, True), ((), "/invocations", body, False),
+                ((), "/inference/v1/generate", ids, False)):
             servers = [server(*flags) for _ in range(2)]
             router = Router(servers)
             router.wait_up(2)
             connection = router.connect()
-            connection.request("POST", "/v1/completions", json.dumps(
-                {"prompt": TEXT, "max_tokens": 1500, "ignore_eos": True, "stream": True, **fields}))
+            text = json.dumps(asked).encode()
+            connection.request("POST", path, gzip.compress(text) if packs else text,
+                               {"Content-Encoding": "gzip"} if packs else {})
             answer = connection.getresponse()
             assert answer.getheader(PASS) is None
             answer.readline()
             next(s for s in servers if s.health()["running"]).kill()
             text = answer.read().decode()
             assert "server_lost" in text and "[DONE]" not in text, text[-300:]
+            events = [e for e in text.split("\n\n") if e.startswith("data: ")]
+            assert all(json.loads(e[6:])["choices"] for e in events[1:]), events[-1]
             connection.close()
             for s in (router, *servers):
                 s.kill()
