@@ -210,6 +210,21 @@ static void test_completion_logprobs(void **state)
         "\"length\",\"stop_reason\":null}";
     if (!strstr(scene_out(s), want)) fail_msg("%s", scene_out(s));
     scene_close(s);
+
+    /* half a character is one once something else comes, and that comes behind it */
+    static const char halves[] = "a\xE4\xB8z\xE4🎉!";
+    s = scene_open(API_COMPLETION, "{\"prompt\":\"x\",\"logprobs\":0}", false);
+    for (size_t i = 0; halves[i]; i++) {
+        const fathom_event e = {.kind = FATHOM_EVENT_TOKEN,
+                                .token = BYTE_0 + (unsigned char)halves[i]};
+        bool stopped;
+        assert_int_equal(answer_token(&s->answer, 0, &e, &stopped), 0);
+    }
+    assert_int_equal(scene_say(&s->answer, 0, "", FATHOM_FINISH_LENGTH), 0);
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_non_null(strstr(scene_out(s), "\"text\":\"a\xEF\xBF\xBDz\xEF\xBF\xBD🎉!\""));
+    assert_non_null(strstr(scene_out(s), "\"text_offset\":[0,1,1,2,3,4,4,4,4,5]"));
+    scene_close(s);
 }
 
 #define SCORED "\"tokens\":[\"p\",\"r\",\"o\",\"m\",\"p\",\"t\""

@@ -159,6 +159,17 @@ static void advance(struct text_place *at, const char *bytes, size_t n)
     }
 }
 
+/* Bytes of a character that the next byte does not go on with are a U+FFFD before it. */
+static void end_broken(struct text_place *at, char next)
+{
+    size_t len;
+    if (at->n_part == 0) return;
+    at->part[at->n_part] = next;
+    if (utf8_next(at->part, at->n_part + 1u, &len) != UTF8_BAD) return;
+    at->n_char++;
+    at->n_part = 0;
+}
+
 /* The token itself and its offset, in two of the four arrays; commas in all. */
 static void begin_entry(struct logprob_list *l, const struct logprob_style *s, int32_t id,
                         struct text_place *at)
@@ -169,11 +180,12 @@ static void begin_entry(struct logprob_list *l, const struct logprob_style *s, i
         (void)buf_add_char(&l->top, ',');
         (void)buf_add_char(&l->offsets, ',');
     }
-    write_token(&l->tokens, s, id);
-    (void)buf_printf(&l->offsets, "%u", at->n_char);
-    if (s->skip_special && tokenizer_is_special(s->tokenizer, id)) return;
     size_t n;
     const char *bytes = tokenizer_bytes(s->tokenizer, id, &n);
+    if (s->skip_special && tokenizer_is_special(s->tokenizer, id)) n = 0;
+    if (n) end_broken(at, bytes[0]);
+    write_token(&l->tokens, s, id);
+    (void)buf_printf(&l->offsets, "%u", at->n_char);
     advance(at, bytes, n);
 }
 
