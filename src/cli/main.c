@@ -2,8 +2,10 @@
  *
  * Status 0: done. 1: something failed. 2: the command line is wrong. 3: doctor's warnings.
  */
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/crash.h"
 #include "base/fail.h"
@@ -46,6 +48,17 @@ static int fail(fathom_err err, const fathom_diag *d, int status)
 {
     fprintf(stderr, "fathom: %s\n", d->text[0] ? d->text : fathom_err_text(err));
     return status;
+}
+
+/* A file that is opened takes the lowest free descriptor: that of a standard stream that is closed,
+ * and then what is printed stands in it. Such a descriptor is taken here, for what its stream is
+ * not used for, so that the stream fails as if it were closed. */
+static void take_closed_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
+        if (fcntl(fd, F_GETFD) >= 0) continue;
+        (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+    }
 }
 
 static int print_help(FILE *to, enum command c, const char *topic)
@@ -180,6 +193,7 @@ static int parse_and_run(enum command c, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    take_closed_streams();
     crash_install(FATHOM_VERSION);
     if (argc < 2) {
         (void)print_help(stderr, COMMAND_COUNT, NULL);

@@ -366,6 +366,14 @@ class Quantize(unittest.TestCase):
         open(file, "w", encoding="utf-8").close()
         self.refused("is a file, needed is a folder", "pilot", file)
 
+    def test_what_is_said_stands_in_no_file(self):
+        """Descriptors of streams that are closed are the first that files would get."""
+        run("quantize", "pilot", self.path("want"))
+        subprocess.run(["sh", "-c", '"$0" "$@" <&- 2>&-', FATHOM, "quantize", "pilot",
+                        self.path("out"), "--progress", "json"], timeout=HANG_S, check=True,
+                       stdout=subprocess.DEVNULL)
+        self.assertEqual(contents(self.path("out")), contents(self.path("want")))
+
     def test_one_process_converts_into_a_folder(self):
         out = self.path("out")
         os.mkdir(out)

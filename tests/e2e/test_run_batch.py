@@ -163,6 +163,14 @@ class Pilot(Batch):
         self.run_batch()
         self.assertEqual(self.answers(), [])
 
+    def test_what_is_said_stands_in_no_answer(self):
+        """A closed standard error's descriptor is the first that a file would get."""
+        self.write([completion(str(i), "Once", max_tokens=2) for i in range(3)])
+        for closed in "2>&-", "<&- 2>&-", "<&- >&- 2>&-":
+            subprocess.run(["sh", "-c", f'"$0" "$@" {closed}', *self.command()], env=self.env,
+                           stdout=subprocess.DEVNULL, timeout=HANG_S, check=True)
+            self.assertEqual([a["custom_id"] for a in self.answers()], ["0", "1", "2"])
+
     def test_command_lines_of_vllm(self):
         self.write([completion("1", "Once", model="name", max_tokens=2)])
         done = self.run_batch("--served-model-name", "name", "--enable-metrics", "--port", "9",
