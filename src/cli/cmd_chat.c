@@ -203,6 +203,7 @@ static fathom_err ask_by_lines(struct client *c, fathom_diag *d)
         message_lines_free(&message);
         if (is_terminal) fprintf(stderr, "> ");
     }
+    if (!err) err = input_check(d);
     free(line); /* getline's */
     message_lines_free(&message);
     return err;

@@ -54,6 +54,7 @@ static fathom_err chat_by_lines(struct dialog *c, fathom_diag *d)
         if (!err) err = take_message(c, buf_str(&message.text), &over, d);
         message_lines_free(&message);
     }
+    if (!err) err = input_check(d);
     free(line); /* getline's */
     message_lines_free(&message);
     return err;
@@ -70,8 +71,9 @@ static fathom_err answer_prompt(struct dialog *c, const char *prompt, fathom_dia
     if (err) {
         err = diag_fail(d, err, "the prompt is longer than %d bytes", LIMIT_HTTP_BODY_BYTES);
     } else {
-        err = dialog_ask(c, buf_str(&text), d);
+        err = input_check(d);
     }
+    if (!err) err = dialog_ask(c, buf_str(&text), d);
     buf_free(&text);
     return err;
 }

@@ -23,7 +23,7 @@ static fathom_err read_input(struct buf *out, const struct settings *s, fathom_d
                  LIMIT_HTTP_BODY_BYTES);
         }
     }
-    return FATHOM_OK;
+    return input_check(d);
 }
 
 /* Numbers with blanks, commas or brackets between: "[1, 2]", "1 2", one a line. */

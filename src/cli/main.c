@@ -2,6 +2,7 @@
  *
  * Status 0: done. 1: something failed. 2: the command line is wrong. 3: doctor's warnings.
  */
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -61,6 +62,19 @@ static void take_closed_streams(void)
     }
 }
 
+/* The status of what has printed: a disk that is full of it, or a reader that is gone, is a failure
+ * like any other. */
+static int end_output(int status)
+{
+    const int cause = fflush(stdout) == 0 ? 0 : errno;
+    if (status == STATUS_FAILED || status == STATUS_USAGE || (!cause && !ferror(stdout))) {
+        return status;
+    }
+    fprintf(stderr, "fathom: standard output cannot be written%s%s\n", cause ? ": " : "",
+            cause ? strerror(cause) : "");
+    return STATUS_FAILED;
+}
+
 static int print_help(FILE *to, enum command c, const char *topic)
 {
     struct buf b = {0};
@@ -68,7 +82,7 @@ static int print_help(FILE *to, enum command c, const char *topic)
     fathom_err err = options_write_help(&b, c, topic, &d);
     if (!err) (void)fputs(buf_str(&b), to);
     buf_free(&b);
-    return err ? fail(err, &d, STATUS_USAGE) : STATUS_OK;
+    return err ? fail(err, &d, STATUS_USAGE) : end_output(STATUS_OK);
 }
 
 /* The command of the first words, of which *n_used belong to it; the usual spellings of help and
@@ -162,7 +176,9 @@ static int run_command(enum command c, const struct settings *s, const struct en
     }
     fathom_err err = functions[c](&v, d);
     if (v.model) model_source_close(v.model);
-    return err ? fail(err, d, STATUS_FAILED) : status;
+    if (err) return fail(err, d, STATUS_FAILED);
+    /* A server's lines are for whoever looks: it has served, whether they were read or not. */
+    return c == COMMAND_SERVE || c == COMMAND_ROUTER ? status : end_output(status);
 }
 
 /* The options of a command, then the command. */

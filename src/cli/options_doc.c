@@ -362,7 +362,7 @@ fathom_err options_write_markdown(struct buf *out)
         "array. An option of vLLM that\n[flags.md](flags.md) lists works, or is accepted without "
         "effect, or is refused; the last two print one\nline that says why. One that is not there "
         "is unknown, and the answer names the nearest. The status is 0,\n2 for a wrong command "
-        "line and 1 for anything else that failed.\n\n"
+        "line and 1 for anything else that failed, output\nthat cannot be written included.\n\n"
         "An option may also stand in a file (`--config`) and in the environment: "
         "`FATHOM_MAX_MODEL_LEN=4096`\nis `--max-model-len 4096`, and so for every option. The "
         "command line holds over the file, the file\nover the environment. `HF_HUB_CACHE`, else "

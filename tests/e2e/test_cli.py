@@ -235,6 +235,25 @@ class Cli(unittest.TestCase):
         self.assertEqual(run("tokenize", "--decode", "--text", "[1, 2]")[0],
                          run("tokenize", "--decode", "--text", "1\n2")[0])
 
+    def test_what_cannot_be_printed_or_read_is_a_failure(self):
+        for args in (["inspect"], ["inspect", "--tensors"], ["version"], ["help", "--markdown"],
+                     ["serve", "--help"], ["plan"], ["tokenize", "--text", "a"]):
+            with open("/dev/full", "wb") as full:
+                done = subprocess.run([FATHOM, *args], stdout=full, stderr=subprocess.PIPE, text=True,
+                                      timeout=HANG_S, check=False)
+            self.assertEqual(done.returncode, 1, args)
+            self.assertIn("fathom: standard output cannot be written", done.stderr)
+            done = subprocess.run(["sh", "-c", '"$0" "$@" >&-', FATHOM, *args], timeout=HANG_S,
+                                  stderr=subprocess.PIPE, text=True, check=False)
+            self.assertEqual(done.returncode, 1, args)
+            self.assertIn("fathom: standard output cannot be written", done.stderr)
+        for args in ["tokenize"], ["run"], ["run", "--prompt", "-"]:
+            for stdin in "</", "<&-":
+                done = subprocess.run(["sh", "-c", f'"$0" "$@" {stdin}', FATHOM, *args],
+                                      capture_output=True, text=True, timeout=HANG_S, check=False)
+                self.assertEqual((done.returncode, done.stdout), (1, ""), args)
+                self.assertIn("fathom: standard input cannot be read: ", done.stderr)
+
     def test_inspect_says_what_is_there_and_what_is_missing(self):
         out, _ = run("inspect", "--tensors")
         self.assertIn("DeepseekV32ForCausalLM", out)
