@@ -45,7 +45,15 @@ fathom_err new_file_begin(struct new_file *f, const char *path, fathom_diag *d)
 
 fathom_err new_file_go_on(struct new_file *f, const char *path, fathom_diag *d)
 {
-    return open_part(f, path, 0, d);
+    struct stat held, named;
+    TRY(open_part(f, path, 0, d));
+    const bool is_free = flock(f->fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK;
+    if (is_free && fstat(f->fd, &held) == 0 && stat(f->part, &named) == 0 &&
+        held.st_ino == named.st_ino && held.st_dev == named.st_dev) {
+        return FATHOM_OK;
+    }
+    new_file_leave(f);
+    FAIL(d, FATHOM_EBUSY, "%s: another process writes it", f->part);
 }
 
 fathom_err new_file_cut(struct new_file *f, uint64_t n, fathom_diag *d)
@@ -112,8 +120,8 @@ fathom_err new_file_end(struct new_file *f, fathom_diag *d)
 void new_file_drop(struct new_file *f)
 {
     if (f->fd < 0) return;
+    (void)unlink(f->part); /* while nobody else may go on with it */
     (void)close(f->fd);
-    (void)unlink(f->part);
     f->fd = -1;
 }
 

@@ -23,10 +23,10 @@ struct new_file {
  * Errors  EIO, EINVAL for a path that is too long; d names path and cause. */
 fathom_err new_file_begin(struct new_file *f, const char *path, fathom_diag *d);
 
-/* new_file_go_on - the same, but what was left half-written stays
+/* new_file_go_on - the same, but what was left half-written stays; nobody else may go on with it
  * new_file_cut - of which n bytes stay
  * new_file_leave - what was written is left half-written; accepts an empty f
- * Errors  as new_file_begin; EIO. */
+ * Errors  as new_file_begin; EIO; EBUSY: another one goes on with it. */
 fathom_err new_file_go_on(struct new_file *f, const char *path, fathom_diag *d);
 fathom_err new_file_cut(struct new_file *f, uint64_t n, fathom_diag *d);
 void new_file_leave(struct new_file *f);

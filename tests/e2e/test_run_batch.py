@@ -229,6 +229,20 @@ class Interrupted(Batch):
         self.assertEqual([a["response"]["body"]["choices"][0]["text"] for a in answers],
                          list("abcd"))
 
+    def test_two_runs_do_not_write_one_output(self):
+        self.write_held()
+        with subprocess.Popen(self.command(), stderr=subprocess.PIPE, text=True,
+                              env=self.env) as process:
+            wait_until(lambda: len(self.part() or ()) == 2)
+            for flags in (), ("--resume",):
+                said = self.run_batch(*flags, status=1).stderr
+                self.assertIn(".part: another process writes it", said)
+            with open(self.gate, "w", encoding="utf-8"):
+                pass
+            errors = process.communicate(timeout=HANG_S)[1]
+        self.assertEqual(process.returncode, 0, errors)
+        self.assertEqual([a["custom_id"] for a in self.answers()], list("0123"))
+
     def test_what_answers_another_file_is_not_gone_on_with(self):
         self.write_held()
         self.break_off(signal.SIGKILL, -signal.SIGKILL)

@@ -127,6 +127,23 @@ static void a_directory_is_locked_once(void **state)
     assert_int_equal(dir_lock(&first, "/nowhere", NULL), FATHOM_EIO);
 }
 
+static void what_is_gone_on_with_has_one_writer(void **state)
+{
+    (void)state;
+    struct new_file first, second;
+    fathom_diag d = {{0}};
+    assert_int_equal(new_file_go_on(&first, in_dir("g"), &d), FATHOM_OK);
+    assert_int_equal(new_file_write(&first, "one\n", 4, 0, &d), FATHOM_OK);
+    assert_int_equal(new_file_go_on(&second, in_dir("g"), &d), FATHOM_EBUSY);
+    assert_int_equal(second.fd, -1);
+    assert_non_null(strstr(d.text, "g.part: another process writes it"));
+    holds("g.part", "one\n");
+    new_file_leave(&first);
+    assert_int_equal(new_file_go_on(&second, in_dir("g"), &d), FATHOM_OK);
+    new_file_drop(&second);
+    assert_false(path_exists(in_dir("g.part")));
+}
+
 static void other_faults_name_the_path(void **state)
 {
     (void)state;
@@ -162,6 +179,7 @@ int main(void)
         cmocka_unit_test(a_full_disk_is_a_limit),
         cmocka_unit_test(names_come_in_order),
         cmocka_unit_test(a_directory_is_locked_once),
+        cmocka_unit_test(what_is_gone_on_with_has_one_writer),
         cmocka_unit_test(other_faults_name_the_path),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
