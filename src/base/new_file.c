@@ -100,21 +100,12 @@ static void sync_dir(const char *path)
 fathom_err new_file_end(struct new_file *f, fathom_diag *d)
 {
     ASSERT(f->fd >= 0);
-    bool ok = fsync(f->fd) == 0;
-    int cause = errno;
-    if (close(f->fd) != 0 && ok) {
-        ok = false;
-        cause = errno;
-    }
+    if (fsync(f->fd) != 0) return failed(f->part, d);
+    if (rename(f->part, f->path) != 0) return failed(f->path, d);
+    (void)close(f->fd); /* all of it is on the disk */
     f->fd = -1;
-    if (ok && rename(f->part, f->path) == 0) {
-        sync_dir(f->path);
-        return FATHOM_OK;
-    }
-    if (ok) cause = errno;
-    (void)unlink(f->part);
-    errno = cause;
-    return failed(f->path, d);
+    sync_dir(f->path);
+    return FATHOM_OK;
 }
 
 void new_file_drop(struct new_file *f)
@@ -130,8 +121,8 @@ fathom_err new_file_save(const char *path, const void *bytes, size_t n, fathom_d
     struct new_file f;
     TRY(new_file_begin(&f, path, d));
     fathom_err err = new_file_write(&f, bytes, n, 0, d);
-    if (!err) return new_file_end(&f, d);
-    new_file_drop(&f);
+    if (!err) err = new_file_end(&f, d);
+    if (err) new_file_drop(&f);
     return err;
 }
 

@@ -36,8 +36,8 @@ void new_file_leave(struct new_file *f);
 fathom_err new_file_write(struct new_file *f, const void *bytes, size_t n, uint64_t offset,
                           fathom_diag *d);
 
-/* new_file_end - bytes and name are on the disk when it returns; f is empty, also after a failure
- * Errors  as new_file_write: what was written is gone then. */
+/* new_file_end - bytes and name are on the disk when it returns, and f is empty
+ * Errors  as new_file_write: what was written is to be dropped or left then. */
 fathom_err new_file_end(struct new_file *f, fathom_diag *d);
 
 /* new_file_drop - what was written goes; accepts an empty one */

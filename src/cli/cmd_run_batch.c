@@ -78,7 +78,8 @@ static fathom_err read_input(struct buf *out, const char *name, fathom_diag *d)
     FILE *from = strcmp(name, "-") == 0 ? stdin : fopen(name, "r"); /* it may be a pipe */
     if (!from) FAIL(d, FATHOM_EIO, "%s: cannot be opened: %s", name, strerror(errno));
     while (!err && (n = fread(chunk, 1, sizeof chunk, from)) > 0) err = buf_add(out, chunk, n);
-    if (!err && ferror(from)) err = diag_fail(d, FATHOM_EIO, "%s: cannot be read", name);
+    if (!err && ferror(from))
+        err = diag_fail(d, FATHOM_EIO, "%s: cannot be read: %s", name, strerror(errno));
     if (from != stdin) (void)fclose(from);
     return err;
 }
@@ -171,7 +172,9 @@ static fathom_err open_output(struct run *r, const struct settings *s, fathom_di
         r->output.stream = stdout;
     } else if (stat(name, &st) == 0 && !S_ISREG(st.st_mode)) {
         r->output.stream = fopen(name, "w");
-        if (!r->output.stream) FAIL(d, FATHOM_EIO, "%s: cannot be written", name);
+        if (!r->output.stream) {
+            FAIL(d, FATHOM_EIO, "%s: cannot be written: %s", name, strerror(errno));
+        }
     } else {
         TRY(new_file_go_on(&r->output.file, name, d));
         r->output.is_unread = true;
@@ -186,7 +189,7 @@ static fathom_err write_line(struct output *out, const struct buf *line, fathom_
     if (out->stream) {
         const bool ok = fwrite(line->data, 1, line->len, out->stream) == line->len;
         if (ok && fflush(out->stream) == 0) return FATHOM_OK;
-        FAIL(d, FATHOM_EIO, "the output cannot be written");
+        FAIL(d, FATHOM_EIO, "the output cannot be written: %s", strerror(errno));
     }
     TRY(new_file_write(&out->file, line->data, line->len, out->n_byte, d));
     out->n_byte += line->len;

@@ -136,11 +136,11 @@ static fathom_err make_shard(struct converting *x, const struct plan_shard *shar
     TRY(path_join(path, sizeof path, x->order->out, shard->name));
     TRY(new_file_begin(&f, path, x->d));
     fathom_err err = write_shard(x, shard, &f, sums);
+    if (!err) err = new_file_end(&f, x->d);
     if (err) {
         new_file_drop(&f);
         return err;
     }
-    TRY(new_file_end(&f, x->d));
     TRY(journal_finish(&x->journal, shard->name, x->pool, sums, x->d));
     for (size_t i = 0; i < JOURNAL_TARGETS; i++) journal_sums_add(&x->out->sums[i], &sums[i]);
     return FATHOM_OK;

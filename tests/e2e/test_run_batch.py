@@ -152,7 +152,9 @@ class Pilot(Batch):
                          ["0", "1", "2"])
         self.run_batch(o="/dev/null")
         self.assertIn("is the input", self.run_batch(o=self.input, status=1).stderr)
-        self.assertIn("cannot be written", self.run_batch(o="/dev/full", status=1).stderr)
+        for o, cause in (("/dev/full", "No space left on device"), ("/", "Is a directory")):
+            self.assertIn(f"cannot be written: {cause}", self.run_batch(o=o, status=1).stderr)
+        self.assertIn("/: cannot be read: Is a directory", self.run_batch(i="/", status=1).stderr)
         pipe = self.input + ".pipe"
         os.mkfifo(pipe)
         with subprocess.Popen(["sh", "-c", f"printf '\\357\\273\\277' | cat - {self.input} > {pipe}"]):
@@ -242,6 +244,22 @@ class Interrupted(Batch):
             errors = process.communicate(timeout=HANG_S)[1]
         self.assertEqual(process.returncode, 0, errors)
         self.assertEqual([a["custom_id"] for a in self.answers()], list("0123"))
+
+    def test_answers_that_cannot_take_their_name_are_kept(self):
+        self.write_held()
+        with subprocess.Popen(self.command(), stderr=subprocess.PIPE, text=True,
+                              env=self.env) as process:
+            wait_until(lambda: len(self.part() or ()) == 2)
+            os.mkdir(self.output)
+            with open(self.gate, "w", encoding="utf-8"):
+                pass
+            errors = process.communicate(timeout=HANG_S)[1]
+        self.assertEqual(process.returncode, 1, errors)
+        self.assertIn("the first 4 of 4 requests are answered in", errors)
+        self.assertEqual(len(self.part()), 4)
+        os.rmdir(self.output)
+        self.run_batch("--resume")
+        self.assertEqual(len(self.answers()), 4)
 
     def test_what_answers_another_file_is_not_gone_on_with(self):
         self.write_held()

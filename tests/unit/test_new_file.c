@@ -144,6 +144,22 @@ static void what_is_gone_on_with_has_one_writer(void **state)
     assert_false(path_exists(in_dir("g.part")));
 }
 
+static void what_cannot_take_its_name_may_be_left(void **state)
+{
+    (void)state;
+    struct new_file f;
+    fathom_diag d = {{0}};
+    assert_int_equal(new_file_begin(&f, in_dir("taken"), &d), FATHOM_OK);
+    assert_int_equal(new_file_write(&f, "one", 3, 0, &d), FATHOM_OK);
+    assert_int_equal(os_make_dir(in_dir("taken"), NULL), FATHOM_OK);
+    assert_int_equal(new_file_end(&f, &d), FATHOM_EIO);
+    assert_non_null(strstr(d.text, "taken: cannot be written: "));
+    new_file_leave(&f);
+    holds("taken.part", "one");
+    assert_int_equal(new_file_save(in_dir("taken"), "one", 3, &d), FATHOM_EIO);
+    assert_false(path_exists(in_dir("taken.part")));
+}
+
 static void other_faults_name_the_path(void **state)
 {
     (void)state;
@@ -180,6 +196,7 @@ int main(void)
         cmocka_unit_test(names_come_in_order),
         cmocka_unit_test(a_directory_is_locked_once),
         cmocka_unit_test(what_is_gone_on_with_has_one_writer),
+        cmocka_unit_test(what_cannot_take_its_name_may_be_left),
         cmocka_unit_test(other_faults_name_the_path),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
