@@ -204,3 +204,24 @@ fathom_err dir_each_file(const char *dir, dir_visit *visit, void *arg, fathom_di
     mem_free(names.items);
     return err;
 }
+
+fathom_err dir_other_name(const char *dir, char *name, size_t n_name, fathom_diag *d)
+{
+    DIR *handle = opendir(dir);
+    struct dirent *entry;
+    name[0] = '\0';
+    if (!handle) FAIL(d, FATHOM_EIO, "%s: cannot be read: %s", dir, strerror(errno));
+    while (!name[0] && (entry = readdir(handle))) {
+        static const char *const expected[] = {".", "..", "lost+found"};
+        struct stat s;
+        bool is_other = true;
+        for (size_t i = 0; i < sizeof expected / sizeof *expected; i++) {
+            is_other = is_other && strcmp(entry->d_name, expected[i]) != 0;
+        }
+        if (!is_other) continue;
+        const bool is_there = fstatat(dirfd(handle), entry->d_name, &s, 0) == 0;
+        if (!is_there || !S_ISREG(s.st_mode)) (void)snprintf(name, n_name, "%s", entry->d_name);
+    }
+    (void)closedir(handle);
+    return FATHOM_OK;
+}

@@ -65,4 +65,11 @@ void dir_unlock(int fd);
 typedef fathom_err dir_visit(void *arg, const char *name);
 fathom_err dir_each_file(const char *dir, dir_visit *visit, void *arg, fathom_diag *d);
 
+/* dir_other_name - one of a directory's names that is of no regular file, such as a folder or a
+ * link that leads nowhere; "" when there is none. The lost+found of a file system does not count.
+ *
+ *   name  [n_name], cut when it does not fit
+ * Errors  EIO. */
+fathom_err dir_other_name(const char *dir, char *name, size_t n_name, fathom_diag *d);
+
 #endif

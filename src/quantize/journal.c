@@ -175,6 +175,7 @@ fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool 
                         fathom_diag *d)
 {
     struct looking l = {0};
+    char other[JOURNAL_NAME_BYTES];
     fathom_err err;
     *j = (struct journal){.dir = dir, .lock = -1};
     if (!order) return no_memory(d);
@@ -188,6 +189,11 @@ fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool 
     if (err == FATHOM_EBUSY) FAIL(d, err, "%s: another process converts into it", dir);
     if (err) return err;
     TRY(dir_each_file(dir, look, &l, d));
+    TRY(dir_other_name(dir, other, sizeof other, d));
+    if (other[0] && !l.has_state && !l.has_report) {
+        FAIL(d, FATHOM_EINVAL, "%s holds %s, needed is a folder that is empty or not there", dir,
+             other);
+    }
     err = l.has_state || l.is_taken || l.has_report ? go_on(j, &l, resumes, d) : save(j, d);
     return err;
 }

@@ -366,6 +366,15 @@ class Quantize(unittest.TestCase):
         open(file, "w", encoding="utf-8").close()
         self.refused("is a file, needed is a folder", "pilot", file)
 
+    def test_a_folder_of_folders_is_not_empty(self):
+        out = self.path("models")
+        os.makedirs(os.path.join(out, "another"))
+        self.refused("holds another, needed is a folder that is empty", "pilot", out)
+        os.rmdir(os.path.join(out, "another"))
+        os.symlink("nowhere", os.path.join(out, "link"))
+        self.refused("holds link, needed is a folder that is empty", "pilot", out, "--resume")
+        self.assertEqual(os.listdir(out), ["link"])
+
     def test_what_is_said_stands_in_no_file(self):
         """Descriptors of streams that are closed are the first that files would get."""
         run("quantize", "pilot", self.path("want"))

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -160,6 +161,27 @@ static void what_cannot_take_its_name_may_be_left(void **state)
     assert_false(path_exists(in_dir("taken.part")));
 }
 
+static void names_of_no_regular_file_are_found(void **state)
+{
+    (void)state;
+    char other[LIMIT_PATH_BYTES], name[8];
+    fathom_diag d = {{0}};
+    (void)snprintf(other, sizeof other, "%s", in_dir("other"));
+    assert_int_equal(os_make_dir(other, NULL), FATHOM_OK);
+    assert_int_equal(os_make_dir(in_dir("other/lost+found"), NULL), FATHOM_OK);
+    assert_int_equal(new_file_save(in_dir("other/file"), "", 0, NULL), FATHOM_OK);
+    assert_int_equal(dir_other_name(other, name, sizeof name, &d), FATHOM_OK);
+    assert_string_equal(name, "");
+    assert_int_equal(symlink("nowhere", in_dir("other/link")), 0);
+    assert_int_equal(dir_other_name(other, name, sizeof name, &d), FATHOM_OK);
+    assert_string_equal(name, "link");
+    assert_int_equal(unlink(in_dir("other/link")), 0);
+    assert_int_equal(os_make_dir(in_dir("other/a_folder"), NULL), FATHOM_OK);
+    assert_int_equal(dir_other_name(other, name, sizeof name, &d), FATHOM_OK);
+    assert_string_equal(name, "a_folde");
+    assert_int_equal(dir_other_name("/nowhere", name, sizeof name, &d), FATHOM_EIO);
+}
+
 static void other_faults_name_the_path(void **state)
 {
     (void)state;
@@ -197,6 +219,7 @@ int main(void)
         cmocka_unit_test(a_directory_is_locked_once),
         cmocka_unit_test(what_is_gone_on_with_has_one_writer),
         cmocka_unit_test(what_cannot_take_its_name_may_be_left),
+        cmocka_unit_test(names_of_no_regular_file_are_found),
         cmocka_unit_test(other_faults_name_the_path),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
