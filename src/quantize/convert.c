@@ -23,7 +23,7 @@
 #include "quantize/tune.h"
 
 #define INDEX_FILE "model.safetensors.index.json"
-#define SINGLE_FILE "model.safetensors" /* which is found without an index */
+#define SINGLE_FILE "model.safetensors"
 
 enum { PIECE_BYTES = 16 << 20 };
 
@@ -216,11 +216,17 @@ static void add_index_item(struct buf *b, const struct plan *p, const struct pla
     if (is_u4) add_index_entry(b, item->name, ".weight_shape", shard);
 }
 
+/* One shard of the usual name is found without. */
+static bool has_index(const struct plan *p)
+{
+    return p->n_shard != 1 || strcmp(p->shards[0].name, SINGLE_FILE) != 0;
+}
+
 static fathom_err write_index(struct converting *x)
 {
     struct buf b = {0};
     uint64_t total = 0;
-    if (x->plan.n_shard == 1 && strcmp(x->plan.shards[0].name, SINGLE_FILE) == 0) return FATHOM_OK;
+    if (!has_index(&x->plan)) return FATHOM_OK;
     for (size_t i = 0; i < x->plan.n_shard; i++) total += x->plan.shards[i].data_bytes;
     (void)buf_printf(&b, "{\n  \"metadata\": {\"total_size\": %llu},\n  \"weight_map\": {",
                      (unsigned long long)total);
@@ -267,6 +273,32 @@ static fathom_err check_room(struct converting *x)
          size_text(a, room), size_text(b, need));
 }
 
+/* A file of a conversion that was finished is still there; n: its bytes, 0: any. */
+static fathom_err check_there(const struct converting *x, const char *name, uint64_t n)
+{
+    char path[LIMIT_PATH_BYTES];
+    struct file_stamp stamp;
+    TRY(path_join(path, sizeof path, x->order->out, name));
+    const bool is_gone = file_stamp_of(path, &stamp) != FATHOM_OK;
+    if (is_gone || (n && stamp.size != n)) {
+        FAIL(x->d, FATHOM_EFORMAT,
+             "%s %s since the conversion was finished: remove the folder %s and "
+             "begin anew",
+             path, is_gone ? "is gone" : "has changed its size", x->order->out);
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err check_finished(const struct converting *x)
+{
+    for (size_t i = 0; i < x->plan.n_shard; i++) {
+        const struct plan_shard *s = &x->plan.shards[i];
+        TRY(check_there(x, s->name, s->header.len + s->data_bytes));
+    }
+    if (has_index(&x->plan)) TRY(check_there(x, INDEX_FILE, 0));
+    return check_there(x, "config.json", 0);
+}
+
 static bool is_all_done(const struct converting *x)
 {
     const json_t *done = json_object_get(x->journal.root, "done");
@@ -310,7 +342,7 @@ static fathom_err prepare(struct converting *x)
     json_t *order =
         journal_order(&x->plan, o->targets, o->source, o->calibration ? o->calibration->text : "");
     TRY(journal_open(&x->journal, o->out, order, o->resumes, x->d));
-    if (x->journal.is_finished) return FATHOM_OK;
+    if (x->journal.is_finished) return check_finished(x);
     TRY(check_room(x));
     TRY(thread_pool_create(&x->pool, n_thread, x->d));
     TRY(matrix_room_init(&x->room, &x->plan, x->pool, n_thread, x->d));

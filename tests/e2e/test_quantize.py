@@ -375,6 +375,23 @@ class Quantize(unittest.TestCase):
         self.refused("holds link, needed is a folder that is empty", "pilot", out, "--resume")
         self.assertEqual(os.listdir(out), ["link"])
 
+    def test_a_finished_one_that_lacks_a_file_is_not_whole(self):
+        out = self.path("out")
+        run("quantize", "pilot", out)
+        for name, size in (("model-00002-of-000003.safetensors", 1000),
+                           ("model-00002-of-000003.safetensors", None),
+                           ("model.safetensors.index.json", None), ("config.json", None)):
+            path = os.path.join(out, name)
+            os.rename(path, self.path("kept"))
+            if size:
+                with open(path, "wb") as f:
+                    f.truncate(size)
+            state = "has changed its size" if size else "is gone"
+            self.refused(f"{name} {state} since the conversion was finished: remove the folder",
+                         "pilot", out, "--resume")
+            os.rename(self.path("kept"), path)
+        self.assertIn("every file was there already", run("quantize", "pilot", out, "--resume")[0])
+
     def test_what_is_said_stands_in_no_file(self):
         """Descriptors of streams that are closed are the first that files would get."""
         run("quantize", "pilot", self.path("want"))
