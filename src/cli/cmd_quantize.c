@@ -14,8 +14,6 @@
 #include "quantize/convert.h"
 #include "quantize/tune.h"
 
-#define EVALUATION_FILE "quantize_evaluation.json"
-
 static fathom_err read_targets(unsigned *out, const struct string_list *names, fathom_diag *d)
 {
     *out = names->n ? 0 : TARGET_EXPERTS;
@@ -92,7 +90,7 @@ static fathom_err report(const struct invocation *v, const char *dir, fathom_dia
     printf("\n");
     evaluation_print(&e);
     TRY_GOTO(evaluation_json(&b, &e), done);
-    TRY_GOTO(path_join(path, sizeof path, dir, EVALUATION_FILE), done);
+    TRY_GOTO(path_join(path, sizeof path, dir, CONVERT_EVALUATION), done);
     err = new_file_save(path, buf_str(&b), b.len, d);
 done:
     buf_free(&b);

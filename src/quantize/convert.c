@@ -155,12 +155,16 @@ static fathom_err save(struct converting *x, const char *name, const void *bytes
     return new_file_save(path, bytes, n, x->d);
 }
 
-static bool is_weights_file(const char *name)
+/* Weights, and what each conversion writes itself. */
+static bool is_not_copied(const char *name)
 {
     static const char *const ends[] = {
         ".safetensors", ".safetensors.index.json", ".bin", ".pt", ".pth", ".gguf", ".part"};
     const size_t n = strlen(name);
-    if (strcmp(name, "config.json") == 0 || strcmp(name, JOURNAL_REPORT) == 0) return true;
+    static const char *const own[] = {"config.json", JOURNAL_REPORT, CONVERT_EVALUATION};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
+        if (strcmp(name, own[i]) == 0) return true;
+    }
     if (name[0] == '.') return true;
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         const size_t m = strlen(ends[i]);
@@ -174,7 +178,7 @@ static fathom_err copy_side_file(void *arg, const char *name)
     struct converting *x = arg;
     const char *data;
     size_t n;
-    if (is_weights_file(name)) return FATHOM_OK;
+    if (is_not_copied(name)) return FATHOM_OK;
     fathom_err err = checkpoint_file(x->order->source, name, &data, &n, x->d);
     if (err == FATHOM_ENOTFOUND) return FATHOM_OK;
     return err ? err : save(x, name, data, n);

@@ -19,6 +19,9 @@
 struct checkpoint;
 struct convert_calibration;
 
+/* Whoever scores the result keeps the figures under this name in its folder. */
+#define CONVERT_EVALUATION "quantize_evaluation.json"
+
 /* How far a conversion is. */
 struct convert_progress {
     uint64_t done_bytes, total_bytes; /* of the source */

@@ -400,6 +400,13 @@ class Quantize(unittest.TestCase):
                        stdout=subprocess.DEVNULL)
         self.assertEqual(contents(self.path("out")), contents(self.path("want")))
 
+    def test_figures_of_the_source_are_not_the_result_s(self):
+        scored = ("--report", "--samples", "1", "--length", "32")
+        run("quantize", "pilot", self.path("fp8"), "--scheme", "fp8_channel", *scored)
+        self.assertIn("quantize_evaluation.json", os.listdir(self.path("fp8")))
+        run("quantize", self.path("fp8"), self.path("int4"))
+        self.assertNotIn("quantize_evaluation.json", os.listdir(self.path("int4")))
+
     def test_one_process_converts_into_a_folder(self):
         out = self.path("out")
         os.mkdir(out)
