@@ -44,7 +44,7 @@ fathom_err file_stamp_of(const char *path, struct file_stamp *stamp)
 fathom_err file_map_open(struct file_map *m, const char *path, fathom_diag *d)
 {
     memset(m, 0, sizeof *m);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
     if (fd < 0) {
         fathom_err code = errno == ENOENT ? FATHOM_ENOTFOUND : FATHOM_EIO;
         FAIL(d, code, "%s: cannot be opened: %s", path, strerror(errno));

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <sys/prctl.h>
+#include <sys/stat.h>
 
 #include <cmocka.h>
 
@@ -73,6 +74,14 @@ static void what_cannot_be_mapped_is_named(void **state)
     assert_int_equal(file_map_open(&m, "/tmp", &d), FATHOM_EIO);
     assert_non_null(strstr(d.text, "/tmp: not a regular file"));
     assert_true(path_is_dir("/tmp"));
+    char pipe[] = "/tmp/test_os_pipe_XXXXXX";
+    assert_non_null(mkdtemp(pipe));
+    assert_int_equal(rmdir(pipe), 0);
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    d.text[0] = '\0';
+    assert_int_equal(file_map_open(&m, pipe, &d), FATHOM_EIO); /* nobody writes to it */
+    assert_non_null(strstr(d.text, ": not a regular file"));
+    (void)unlink(pipe);
 }
 
 static void paths_join_within_their_room(void **state)
