@@ -252,6 +252,26 @@ fathom_err os_make_dir(const char *path, fathom_diag *d)
     return FATHOM_OK;
 }
 
+fathom_err path_check_writable(const char *path, fathom_diag *d)
+{
+    char dir[LIMIT_PATH_BYTES];
+    struct stat st;
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash ? (size_t)(slash - path) : 0;
+    int cause = 0;
+    if (n >= sizeof dir) FAIL(d, FATHOM_EINVAL, "a path has more than %zu bytes", sizeof dir - 1);
+    (void)snprintf(dir, sizeof dir, "%.*s", n ? (int)n : 1, n ? path : slash ? "/" : ".");
+    if (stat(path, &st) == 0) {
+        cause = S_ISDIR(st.st_mode) ? EISDIR : access(path, W_OK) == 0 ? 0 : errno;
+    } else if (path_is_dir(dir)) {
+        cause = access(dir, W_OK | X_OK) == 0 ? 0 : errno;
+    } else {
+        cause = errno;
+    }
+    if (cause) FAIL(d, FATHOM_EIO, "%s: cannot be written: %s", path, strerror(cause));
+    return FATHOM_OK;
+}
+
 fathom_err os_write_file(const char *path, const void *bytes, size_t n, bool append, fathom_diag *d)
 {
     FILE *f = fopen(path, append ? "ae" : "we");

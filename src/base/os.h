@@ -74,6 +74,11 @@ void os_forbid_core_dumps(void);
  * Errors  EIO, with path and cause; EINVAL for a path that is too long. */
 fathom_err os_make_dir(const char *path, fathom_diag *d);
 
+/* path_check_writable - whether a file may be made, or written over, at a path; for what is written
+ * at the end of something long
+ * Errors  EIO, with path and cause; EINVAL for a path that is too long. */
+fathom_err path_check_writable(const char *path, fathom_diag *d);
+
 /* os_write_file - n bytes, over what the file held, or after it
  * Errors  EIO, with path and cause. */
 fathom_err os_write_file(const char *path, const void *bytes, size_t n, bool append,

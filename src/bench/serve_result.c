@@ -9,7 +9,7 @@
 #include "base/json.h"
 #include "base/os.h"
 
-enum { NAME_BYTES = 64, COLUMNS = 50 };
+enum { NAME_BYTES = 64, KEY_BYTES = 256, COLUMNS = 50 };
 
 static const char *const titles[METRIC_COUNT] = {"Time to First Token",
                                                  "Time per Output Token (excl. 1st token)",
@@ -70,18 +70,37 @@ static void add_count(struct members *m, const char *key, uint64_t value)
     add(m, key, json_integer((json_int_t)value));
 }
 
+/* "name=value": the name, and where the value begins. */
+static fathom_err split_metadata(char key[KEY_BYTES], const char **value, const char *pair,
+                                 fathom_diag *d)
+{
+    const char *equals = strchr(pair, '=');
+    if (!equals || equals == pair || equals - pair >= KEY_BYTES) {
+        FAIL(d, FATHOM_EINVAL, "--metadata %s: needed is NAME=VALUE", pair);
+    }
+    (void)snprintf(key, KEY_BYTES, "%.*s", (int)(equals - pair), pair);
+    *value = equals + 1;
+    return FATHOM_OK;
+}
+
+fathom_err serve_metadata_check(const struct serve_description *about, fathom_diag *d)
+{
+    char key[KEY_BYTES];
+    const char *value;
+    for (size_t i = 0; i < about->n_metadata; i++) {
+        TRY(split_metadata(key, &value, about->metadata[i], d));
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err add_metadata(struct members *m, const struct serve_description *about,
                                fathom_diag *d)
 {
+    char key[KEY_BYTES];
+    const char *value;
     for (size_t i = 0; i < about->n_metadata; i++) {
-        const char *pair = about->metadata[i];
-        const char *equals = strchr(pair, '=');
-        char key[256];
-        if (!equals || equals == pair || (size_t)(equals - pair) >= sizeof key) {
-            FAIL(d, FATHOM_EINVAL, "--metadata %s: needed is NAME=VALUE", pair);
-        }
-        (void)snprintf(key, sizeof key, "%.*s", (int)(equals - pair), pair);
-        add_text(m, key, equals + 1);
+        TRY(split_metadata(key, &value, about->metadata[i], d));
+        add_text(m, key, value);
     }
     return FATHOM_OK;
 }

@@ -24,6 +24,9 @@ struct serve_description {
     bool detailed;       /* with the members that hold every request */
 };
 
+/* serve_metadata_check - whether a result can have it; EINVAL for metadata without '=' */
+fathom_err serve_metadata_check(const struct serve_description *about, fathom_diag *d);
+
 /* serve_result_json - one object
  *
  *   out  new reference

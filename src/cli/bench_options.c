@@ -288,6 +288,7 @@ fathom_err bench_serve_open(struct bench_serve *out, const struct invocation *v,
         .metrics = b->percentile_metrics,
         .detailed = b->save_detailed,
     };
+    TRY(serve_metadata_check(&out->about, d));
     set_shape(out, b);
     bool adds_bos = out->tokenizer.adds_bos && !out->options.shape.is_chat;
     return bench_dataset(&out->options.dataset, v->settings, adds_bos ? 1 : 0, d);

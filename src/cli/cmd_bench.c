@@ -89,6 +89,7 @@ fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
     if (options.max_num_seqs == 0) { /* a prompt that lanes share is a request of each */
         options.max_num_seqs = (o.n_request + n_lane - 1) / n_lane + (n_mixed > 0) + (n_lane > 1);
     }
+    if (s->output_json) TRY_GOTO(path_check_writable(s->output_json, d), done);
     TRY_GOTO(engine_open(&e, &options, d), done);
     TRY_GOTO(latency_run(e, &o, &r, d), done);
     print_result(&o, &r);
@@ -135,6 +136,7 @@ fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d)
     fathom_engine *e = NULL;
     fathom_err err;
     engine_options(&options, s, v->model);
+    if (s->output_json) TRY_GOTO(path_check_writable(s->output_json, d), done);
     TRY_GOTO(
         bench_tokenizer_open(&t, s->bench.tokenizer ? s->bench.tokenizer : v->model->name, v, d),
         done);

@@ -7,6 +7,7 @@
 #include "base/fail.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/new_file.h"
 #include "base/os.h"
 #include "bench/sweep.h"
 #include "cli/bench_cli.h"
@@ -84,7 +85,7 @@ static fathom_err measure(json_t **out, const struct bench_serve *b, const char 
     fathom_err err;
     TRY_GOTO(serve_run(&r, &b->options, d), done);
     TRY_GOTO(bench_write_result(&json, b, &r, d), done);
-    TRY_GOTO(os_write_file(path, buf_str(&json), json.len, false, d), done);
+    TRY_GOTO(new_file_save(path, buf_str(&json), json.len, d), done);
     TRY_GOTO(serve_result_json(out, &r, &b->options, &b->about, d), done);
     buf_clear(&json);
     TRY_GOTO(serve_warnings_write(&json, &r.figures), done);
@@ -142,7 +143,7 @@ static fathom_err run_points(struct bench_serve *b, const struct sweep_point *po
         json_decref(result);
         if (err) goto done;
         TRY_GOTO(path_join(path, sizeof path, dir, "sweep.csv"), done);
-        TRY_GOTO(os_write_file(path, buf_str(&csv), csv.len, false, d), done);
+        TRY_GOTO(new_file_save(path, buf_str(&csv), csv.len, d), done);
     }
     printf("rows      %s\nreport    fathom bench report %s/*.json\n", path, dir);
 done:

@@ -293,6 +293,32 @@ class KnownTimes(unittest.TestCase):
         name = os.path.basename(glob.glob(self.folder + "/openai-*")[0])
         self.assertRegex(name, r"^openai-infqps-concurrency1-paced-\d{8}-\d{6}\.json$")
 
+    def test_where_the_result_goes_is_looked_at_before_the_load(self):
+        args = ("serve", "--port", str(self.paced.port), "--tokenizer", "pilot", "--input-len", "20",
+                "--output-len", "2", "--num-prompts", "1", "--save-result")
+        in_folder = (*args, "--result-dir", self.folder, "--result-filename")
+        os.mkdir(os.path.join(self.folder, "folder"))
+        for wrong, needle in (((*args, "--metadata", "a"), "--metadata a: needed is NAME=VALUE"),
+                              ((*args, "--result-dir", "/dev/null/a"), "/dev/null"),
+                              ((*in_folder, "folder"), "folder: cannot be written: Is a directory"),
+                              ((*in_folder, "no/r.json"), "no/r.json: cannot be written: No such"),
+                              (("latency", "--output-json", "/no/r.json"), "/no/r.json: cannot be")):
+            self.assertIn(needle, bench(*wrong, status=1)[1])
+        self.assertEqual(self.paced.requests, [])
+        whole = os.path.join(self.folder, "whole.json")
+        bench(*args, "--result-filename", whole)
+        with open(whole, encoding="utf-8") as f:
+            kept = f.read()
+        self.assertEqual(json.loads(kept)["completed"], 1)
+        done = subprocess.run(["sh", "-c", 'trap "" XFSZ; ulimit -f 1; "$0" "$@"', FATHOM, "bench",
+                               *args, "--save-detailed", "--result-filename", whole, "--metadata",
+                               "a=" + "b" * 2000], capture_output=True, text=True, timeout=HANG_S,
+                              check=False)
+        self.assertEqual(done.returncode, 1, done.stdout)
+        self.assertIn("cannot be written: File too large", done.stderr)
+        with open(whole, encoding="utf-8") as f:
+            self.assertEqual(f.read(), kept)
+
     def test_a_sweep_takes_up_where_it_was_ended(self):
         args = ("sweep", "--port", str(self.paced.port), "--tokenizer", "pilot", "--input-len",
                 "20,40", "--output-len", "2", "--concurrency", "1,2", "--request-rate", "50",

@@ -84,6 +84,24 @@ static void what_cannot_be_mapped_is_named(void **state)
     (void)unlink(pipe);
 }
 
+static void what_may_be_written_is_known_before(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    assert_int_equal(path_check_writable("/tmp/test_os_of_no_such_name", &d), FATHOM_OK);
+    assert_false(path_exists("/tmp/test_os_of_no_such_name"));
+    assert_int_equal(path_check_writable("test_os_of_no_such_name", &d), FATHOM_OK);
+    assert_int_equal(path_check_writable("/dev/null", &d), FATHOM_OK);
+    assert_int_equal(path_check_writable("/tmp", &d), FATHOM_EIO);
+    assert_string_equal(d.text, "/tmp: cannot be written: Is a directory");
+    d.text[0] = '\0';
+    assert_int_equal(path_check_writable("/nowhere/file", &d), FATHOM_EIO);
+    assert_string_equal(d.text, "/nowhere/file: cannot be written: No such file or directory");
+    d.text[0] = '\0';
+    assert_int_equal(path_check_writable("/dev/null/file", &d), FATHOM_EIO);
+    assert_string_equal(d.text, "/dev/null/file: cannot be written: Not a directory");
+}
+
 static void paths_join_within_their_room(void **state)
 {
     (void)state;
@@ -118,6 +136,7 @@ int main(void)
         cmocka_unit_test(a_file_is_mapped_whole),
         cmocka_unit_test(an_empty_file_maps_to_nothing),
         cmocka_unit_test(what_cannot_be_mapped_is_named),
+        cmocka_unit_test(what_may_be_written_is_known_before),
         cmocka_unit_test(paths_join_within_their_room),
         cmocka_unit_test(the_machine_has_processors_and_memory),
         cmocka_unit_test(a_thread_has_the_name_it_gave_itself),
