@@ -562,6 +562,17 @@ fathom_err model_config_parse(struct model_config *out, const char *text, size_t
     FAIL(d, err, "config.json: %s", fault.text);
 }
 
+/* What is wrong with a file begins with its name; here the place of its checkpoint comes before, of
+ * which a command may have two. */
+static fathom_err tell_where(const struct checkpoint *c, fathom_err err, const fathom_diag *fault,
+                             fathom_diag *d)
+{
+    const char *where = checkpoint_where(c);
+    if (!err) return FATHOM_OK;
+    const bool ends = where[0] && where[strlen(where) - 1] == '/';
+    FAIL(d, err, "%s%s%s", where, ends ? "" : "/", fault->text);
+}
+
 /* Tools that say in a file of their own how the weights are quantized, and not in config.json. */
 static fathom_err read_beside(struct model_config *out, const char *file, const char *text,
                               size_t n, fathom_diag *d)
@@ -587,11 +598,12 @@ static fathom_err look_beside(struct model_config *out, struct checkpoint *c, fa
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         const char *text;
         size_t n;
+        fathom_diag fault = {0};
         fathom_err err = checkpoint_file(c, files[i][0], &text, &n, d);
         if (err == FATHOM_ENOTFOUND) continue;
         TRY(err);
         copy_text(out->quant_name, sizeof out->quant_name, files[i][1]);
-        return read_beside(out, files[i][0], text, n, d);
+        return tell_where(c, read_beside(out, files[i][0], text, n, &fault), &fault, d);
     }
     return FATHOM_OK;
 }
@@ -600,13 +612,14 @@ fathom_err model_config_load(struct model_config *out, struct checkpoint *c, fat
 {
     const char *text;
     size_t n;
+    fathom_diag fault = {0};
     memset(out, 0, sizeof *out);
     fathom_err err = checkpoint_file(c, "config.json", &text, &n, d);
     if (err == FATHOM_ENOTFOUND) {
         FAIL(d, err, "%s: there is no config.json", checkpoint_where(c));
     }
     TRY(err);
-    TRY(model_config_parse(out, text, n, d));
+    TRY(tell_where(c, model_config_parse(out, text, n, &fault), &fault, d));
     return out->quant == QUANT_NONE ? look_beside(out, c, d) : FATHOM_OK;
 }
 
@@ -648,11 +661,13 @@ fathom_err generation_config_load(struct generation_config *out, struct checkpoi
 {
     const char *text;
     size_t n;
+    fathom_diag fault = {0};
     clear_generation(out);
     fathom_err err = checkpoint_file(c, "generation_config.json", &text, &n, d);
     if (err == FATHOM_ENOTFOUND) return FATHOM_OK;
     TRY(err);
-    return generation_config_parse(out, text, n, n_vocab, d);
+    err = generation_config_parse(out, text, n, n_vocab, &fault);
+    return tell_where(c, err, &fault, d);
 }
 
 /* ---- questions ------------------------------------------------------------------------------- */

@@ -476,6 +476,30 @@ static void a_file_beside_the_config_tells_of_quantization(void **state)
     buf_free(&text);
 }
 
+static void what_is_wrong_is_told_with_its_place(void **state)
+{
+    (void)state;
+    static const unsigned char list[] = "[]";
+    static const char *const wheres[] = {"b", "b/"};
+    const fathom_bundle_file files[] = {
+        {.name = "config.json", .data = list, .size = 2},
+        {.name = "generation_config.json", .data = list, .size = 2}};
+    for (size_t i = 0; i < sizeof wheres / sizeof *wheres; i++) {
+        const fathom_bundle bundle = {.name = wheres[i], .files = files, .n_file = 2};
+        struct checkpoint *c;
+        struct model_config config;
+        struct generation_config g;
+        fathom_diag d = {0};
+        assert_int_equal(checkpoint_open_files(&c, NULL, &bundle, NULL), FATHOM_OK);
+        assert_int_equal(model_config_load(&config, c, &d), FATHOM_EFORMAT);
+        assert_string_equal(d.text, "b/config.json: the text is an array, an object is needed");
+        d.text[0] = '\0';
+        assert_int_equal(generation_config_load(&g, c, 1, &d), FATHOM_EFORMAT);
+        assert_non_null(strstr(d.text, "b/generation_config.json: the text is an array"));
+        checkpoint_close(c);
+    }
+}
+
 static void configs_come_from_the_checkpoint(void **state)
 {
     (void)state;
@@ -508,6 +532,7 @@ int main(void)
         cmocka_unit_test(generation_defaults),
         cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(a_file_beside_the_config_tells_of_quantization),
+        cmocka_unit_test(what_is_wrong_is_told_with_its_place),
         cmocka_unit_test(configs_come_from_the_checkpoint),
     };
     json_set_alloc_funcs(mem_alloc, mem_free);
