@@ -203,12 +203,18 @@ static fathom_err read_file(struct reading *r)
     struct file_map map;
     fathom_err err;
     TRY(file_map_open(&map, r->file, r->d));
+    const char *text = map.data;
+    size_t n = map.size;
+    if (n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* some editors put it before a text */
+        text += 3;
+        n -= 3;
+    }
     if (ends_in(r->file, ".jsonl")) {
-        err = read_lines(r, map.data, map.size);
+        err = read_lines(r, text, n);
     } else if (ends_in(r->file, ".json")) {
-        err = read_array(r, map.data, map.size);
+        err = read_array(r, text, n);
     } else {
-        err = read_plain(r, map.data, map.size);
+        err = read_plain(r, text, n);
     }
     file_map_close(&map);
     return err;

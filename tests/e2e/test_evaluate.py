@@ -110,6 +110,8 @@ class Evaluate(unittest.TestCase):
         plain = figures("pilot", "--texts", self.file("a.txt", text))
         line = figures("pilot", "--texts", self.file("a.jsonl", "\n" + json.dumps({"text": text})))
         self.assertEqual(plain, line)
+        for name, form in ("m.txt", text), ("m.jsonl", json.dumps({"text": text})):
+            self.assertEqual(figures("pilot", "--texts", self.file(name, "\ufeff" + form)), plain)
         array = figures("pilot", "--texts", self.file("b.json", json.dumps(ids)))
         inner = figures("pilot", "--texts", self.file("c.json", json.dumps([{"ids": ids[1:]}])))
         self.assertEqual(array, inner)  # BOS is added where it is not
