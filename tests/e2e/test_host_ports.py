@@ -227,14 +227,14 @@ def cases():
     post, messages = "/v1/chat/completions", "/v1/messages"
     yield from ((path, say("GET", path), 200) for path in (
         "/health", "/health/live", "/health_generate", "/ready", "/ping", "/v1/models", "/v1/models/pilot", "/version",
-        "/", "/ui/web.js", "/docs", "/openapi.json", "/llm/v1/models"))
+        "/", "/ui/web.js", "/docs", "/openapi.json", "/llm/v1/models", "/server_info"))
     yield from ((f"HEAD {path}", say("HEAD", path), status) for path, status in (
         ("/health", 200), ("/v1/models", 200), ("/", 200), ("/nothing", 404),
         (post, 405)))
     yield "HEAD, name", say("HEAD", "/v1/models", host="evil.example"), 403
     yield from ((f"{method} {path}", say(method, path), 404) for method, path in (
         ("POST", "/v1/files"), ("GET", "/v1/batches"), ("POST", "/sleep"), ("POST", "/wake_up"),
-        ("GET", "/server_info"), ("POST", "/reset_prefix_cache"), ("GET", "/v1/models/a%20b%3Fc%25%C3%A9?x=1"),
+        ("POST", "/reset_prefix_cache"), ("GET", "/v1/models/a%20b%3Fc%25%C3%A9?x=1"),
         ("GET", "/v1/responses/resp_1"), ("DELETE", "/v1/responses/resp_1"), ("OPTIONS", "/nothing"), ("OPTIONS", "*")))
     yield "ping", say("POST", "/ping"), 200
     yield "preflight", say("OPTIONS", post, Access_Control_Request_Headers="x-a"), 204

@@ -382,6 +382,7 @@ def check_peers():
     body = body_of(800, 300)
     expected = said(one.post("/v1/completions", body))
     assert said(a.post("/v1/completions", body)) == expected
+    wait_until(lambda: total(a, "fathom_kv_tier_stored_pages_total") >= 4)
     wait_until(lambda: total(a, "fathom_kv_tier_uncopied_pages") == 0)
     before = time.monotonic()
     answer = b.post("/v1/completions", body)

@@ -212,14 +212,11 @@ template <bool TOLD> void read_neighbour(void)
     const uint32_t at = smem_address(pairs + threadIdx.x);
     volatile float got;
     pairs[threadIdx.x] = make_float2(1.0f, 2.0f);
-    if (TOLD)
-        cluster_arrive();
-    else
-        cluster_arrive_relaxed();
+    simt_cluster_arrive(TOLD);
     cluster_wait();
-    got = cluster_load_2(cluster_address(at, cluster_rank() ^ 1)).x;
+    got = ((const float2 *)simt_place(cluster_address(at, cluster_rank() ^ 1)))->x;
     (void)got;
-    cluster_arrive();
+    simt_cluster_arrive(true);
     cluster_wait();
 }
 
@@ -240,7 +237,7 @@ template <bool WAIT> void send_neighbour(void)
     if (WAIT) wait_for(full, 0);
     got = pairs[threadIdx.x].x;
     (void)got;
-    cluster_arrive();
+    simt_cluster_arrive(true);
     cluster_wait();
 }
 

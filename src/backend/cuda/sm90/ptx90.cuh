@@ -164,36 +164,9 @@ static __device__ __forceinline__ uint32_t grid_load_acquire(const uint32_t *p)
     return v;
 }
 
-/* Values at an address from cluster_address, aligned to their size. */
-static __device__ __forceinline__ float2 cluster_load_2(uint32_t address_in_cluster)
-{
-    float2 v;
-    asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];"
-                 : "=f"(v.x), "=f"(v.y)
-                 : "r"(address_in_cluster)
-                 : "memory");
-    return v;
-}
-
-static __device__ __forceinline__ float4 cluster_load_4(uint32_t address_in_cluster)
-{
-    float4 v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(address_in_cluster)
-                 : "memory");
-    return v;
-}
-
-/* Every thread of the cluster is there, and what each wrote before it arrived is seen by those that
- * wait. */
-static __device__ __forceinline__ void cluster_arrive(void)
-{
-    asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-}
-
-/* The same for barriers told by mbarrier_init_fence alone: does not wait for this thread's accesses
- * of memory, which takes half a microsecond. */
+/* Every thread of the cluster is there, and those that wait see barriers that mbarrier_init_fence
+ * has told. What was written besides is not told: with release the compiler waits for the thread's
+ * accesses of memory, half a microsecond. */
 static __device__ __forceinline__ void cluster_arrive_relaxed(void)
 {
     asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");

@@ -141,29 +141,6 @@ SIMT_UNSEEN static uint32_t grid_load_acquire(const uint32_t *p)
     return *p;
 }
 
-SIMT_UNSEEN static float2 cluster_load_2(uint32_t address_in_cluster)
-{
-    float2 v;
-    if (address_in_cluster % sizeof v) simt_fault("a load that is not aligned");
-    race_read(simt_place(address_in_cluster), sizeof v);
-    memcpy(&v, simt_place(address_in_cluster), sizeof v);
-    return v;
-}
-
-SIMT_UNSEEN static float4 cluster_load_4(uint32_t address_in_cluster)
-{
-    float4 v;
-    if (address_in_cluster % sizeof v) simt_fault("a load that is not aligned");
-    race_read(simt_place(address_in_cluster), sizeof v);
-    memcpy(&v, simt_place(address_in_cluster), sizeof v);
-    return v;
-}
-
-static inline void cluster_arrive(void)
-{
-    simt_cluster_arrive(true);
-}
-
 static inline void cluster_arrive_relaxed(void)
 {
     simt_cluster_arrive(false);
