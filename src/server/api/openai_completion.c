@@ -1,6 +1,7 @@
 /* openai_completion.c - the form of /v1/completions */
 #include <string.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "server/api/openai_chunk.h"
 
@@ -9,6 +10,7 @@ static bool begins_with_token(const struct tokenizer *t, const struct api_prompt
 {
     size_t n;
     const char *bytes = tokenizer_bytes(t, id, &n);
+    ASSERT(p->text);
     return n <= p->n_text && memcmp(p->text, bytes, n) == 0;
 }
 
