@@ -57,6 +57,7 @@ fathom_err attend_fast(struct cuda_backend *c, const struct mla_attend_args *a,
     struct attend_args answers = k;
     answers.reads_ahead = c->recording && !k.slots;
     answers.query_early = c->query_early;
+    c->query_early = false; /* of the next launch alone */
     if (a->left_to_out && e.first == n_token && n_token <= LEFT_TOKENS_MAX) answers.left = a->out;
     if (e.first) TRY(attend_sm90(c, answers, ATTEND_ANSWER_ROWS, e.first, context));
     if (e.first == n_token) return FATHOM_OK;

@@ -500,7 +500,6 @@ fathom_err cuda_mla_front(struct backend *b, const struct mla_front_args *a)
     struct index_head_args head = {};
     uint32_t n_head_part = 1;
     if (a->want_index_query) TRY(run_index_head(c, a, &x, own.n_token, &head, &n_head_part));
-    c->query_early = false;
     TRY(run_front(c, a, &own, head));
     if (a->owned) TRY(spread_front(c, a));
     if (a->owned && a->want_index_query) TRY(own_index_queries(c, a, &own));

@@ -323,10 +323,9 @@ static fathom_err choose_rows(struct cuda_backend *c, const struct index_topk_ar
 {
     const uint32_t max_context = a->batch->max_context;
     s.n_token = n_token;
-    if (index_choose_takes(c, s, a->batch->n_request, max_context)) {
-        c->query_early = !a->owned;
-        return index_choose(c, s, k, max_context, c->recording && !a->owned);
-    }
+    const bool few = index_choose_takes(c, s, a->batch->n_request, max_context);
+    c->query_early = few && !a->owned;
+    if (few) return index_choose(c, s, k, max_context, c->recording && !a->owned);
     const uint64_t n_row = c->score_floats / s.stride;
     const uint32_t room = n_row < SCORE90_TOKENS_MAX ? (uint32_t)n_row : SCORE90_TOKENS_MAX;
     ASSERT(room > 0); /* else no token would be scored */
