@@ -32,6 +32,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from served import HANG_S, Log, Server, take_program, wait_until
@@ -273,7 +274,11 @@ def gpu_lanes_lost():
 
 
 class Launch:
-    """Two hosts on this machine, started by mpirun; --node-rank says that they are no ranks."""
+    """Two hosts on this machine, started by mpirun; --node-rank says that they are no ranks.
+
+    Each launch has a folder of its own: two that begin at once would make /tmp/ompi.HOST.USER both,
+    and one of them would end on finding it there.
+    """
 
     env = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     mpirun = ("mpirun", "--oversubscribe", "--mca", "plm", "isolated")
@@ -284,8 +289,9 @@ class Launch:
         for rank in ranks:
             words += ["-n", "1", *serve, str(rank), *(["--headless"] if rank else []), ":"]
         self.log = Log()
+        self.folder = tempfile.TemporaryDirectory(prefix="fathom-mpirun-", ignore_cleanup_errors=True)
         self.process = subprocess.Popen(words[:-1], stdout=self.log, stderr=self.log,
-                                        env={**self.env, **(env or {})})
+                                        env={**self.env, "TMPDIR": self.folder.name, **(env or {})})
         atexit.register(self.process.terminate)
 
     def text(self):
