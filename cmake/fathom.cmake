@@ -3,6 +3,8 @@
 
 # Where the tests look for the tree's data; a relative path makes programs that can be taken along.
 set(FATHOM_TEST_DIR ${CMAKE_SOURCE_DIR} CACHE STRING "root of the tree at run time of the tests")
+set(FATHOM_DATA_DIR ${CMAKE_BINARY_DIR}/data CACHE STRING
+    "extracted archives of tests/data at run time of the tests")
 
 # Without cmocka, with BUILD_TESTING off, or for fuzzing, tests are declared and not built.
 if(BUILD_TESTING AND CMOCKA_FOUND AND NOT FATHOM_FUZZ)
@@ -47,7 +49,8 @@ function(fathom_test name)
     target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_link_libraries(${name} PRIVATE ${T_DEPENDS} ${T_LINK}
         $<TARGET_NAME_IF_EXISTS:PkgConfig::CMOCKA>)
-    target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="${FATHOM_TEST_DIR}")
+    target_compile_definitions(${name} PRIVATE FATHOM_SOURCE_DIR="${FATHOM_TEST_DIR}"
+        FATHOM_DATA_DIR="${FATHOM_DATA_DIR}")
     if(NOT FATHOM_TESTS)
         set_target_properties(${name} PROPERTIES EXCLUDE_FROM_ALL ON)
         return()

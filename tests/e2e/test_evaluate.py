@@ -10,6 +10,7 @@ import os
 import struct
 import subprocess
 import sys
+import tarfile
 import tempfile
 import unittest
 
@@ -17,7 +18,7 @@ from served import HANG_S
 
 FATHOM = os.path.abspath(sys.argv.pop(1))
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-REFERENCE = os.path.join(ROOT, "tests/data/pilot/reference.safetensors")
+REFERENCE = os.path.join(ROOT, "tests/data/pilot/reference.tar.xz")
 PILOT = os.path.join(ROOT, "models/pilot")
 BOS = 0
 
@@ -36,8 +37,8 @@ def figures(*args):
 
 def reference_texts():
     """Ids and log-probabilities of the next token, of an independent float32 implementation."""
-    with open(REFERENCE, "rb") as f:
-        data = f.read()
+    with tarfile.open(REFERENCE) as archive:
+        data = archive.extractfile("reference.safetensors").read()
     n = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + n])
 

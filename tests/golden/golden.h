@@ -51,7 +51,7 @@ void golden_restart(struct golden_model *g);
 void golden_step(struct golden_model *g, const int32_t *ids, const int32_t *next_ids, uint32_t n,
                  float *logits, float *mtp_logits);
 
-/* ---- a reference's outputs: tests/data/pilot/reference.safetensors and the like ---- */
+/* ---- a reference's outputs: reference.safetensors of tests/data/pilot and the like ---- */
 
 struct golden_text {
     uint32_t n_token;
@@ -72,7 +72,7 @@ void golden_reference_close(struct golden_reference *r);
 
 /* golden_text_load - text i from 0 on, false beyond the last; released with golden_text_free. The
  * pilot's reference has GOLDEN_N_TEXT. */
-#define GOLDEN_PILOT_REFERENCE FATHOM_SOURCE_DIR "/tests/data/pilot/reference.safetensors"
+#define GOLDEN_PILOT_REFERENCE FATHOM_DATA_DIR "/pilot/reference.safetensors"
 enum { GOLDEN_N_TEXT = 6 };
 bool golden_text_load(const struct golden_reference *r, int i, struct golden_text *out);
 void golden_text_free(struct golden_text *t);
