@@ -13,6 +13,7 @@
 #include "cli/cli.h"
 #include "cli/signals.h"
 #include "cli/tls_files.h"
+#include "cli/tls_watch.h"
 #include "router/pool.h"
 #include "router/router.h"
 
@@ -193,8 +194,10 @@ fathom_err cmd_router(const struct invocation *v, fathom_diag *d)
     struct signal_taker signals;
     struct router_setup setup = {0};
     struct routing routing = {.settings = v->settings};
+    struct tls_watch watch = {0};
     fathom_err err;
     TRY_GOTO(signal_taker_start(&signals, SIGNALS_SERVER, d), done);
+    TRY_GOTO(tls_watch_start(&watch, v->settings, d), done);
     TRY_GOTO(read_setup(&setup, v->settings, d), done);
     TRY_GOTO(router_open(&routing.router, &setup.options, d), done);
     signal_taker_insist(&signals, INSIST_MS);
@@ -204,6 +207,7 @@ fathom_err cmd_router(const struct invocation *v, fathom_diag *d)
     router_run(routing.router);
     err = FATHOM_OK;
 done:
+    tls_watch_end(&watch);
     signal_taker_mute(&signals);
     router_close(routing.router);
     signal_taker_end(&signals);

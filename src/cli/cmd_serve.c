@@ -20,6 +20,7 @@
 #include "cli/server_settings.h"
 #include "cli/signals.h"
 #include "cli/tls_files.h"
+#include "cli/tls_watch.h"
 #include "fathom/follow.h"
 #include "router/router.h"
 #include "server/key_ring.h"
@@ -293,12 +294,14 @@ static fathom_err follow(const struct invocation *v, fathom_diag *d)
     struct following f = {.end_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
                           .settings = v->settings,
                           .start_us = clock_now_us()};
+    struct tls_watch watch = {0};
     fathom_options eo;
     if (f.end_fd < 0) FAIL(d, FATHOM_EIO, "no descriptor for signals");
     if (!v->settings->allow_core_dumps) os_forbid_core_dumps();
     fathom_err err = signal_taker_start(&f.signals, SIGNALS_SERVER, d);
     signal_taker_insist(&f.signals, INSIST_MS);
     signal_taker_note(&f.signals, "host 0, which goes on,");
+    if (!err) err = tls_watch_start(&watch, v->settings, d);
     if (!err && v->settings->all_serve) err = open_port(&f, &setup, v->settings, d);
     if (!err) err = text_model_open(&text, v->model, v->settings, d);
     if (!err) {
@@ -314,6 +317,7 @@ static fathom_err follow(const struct invocation *v, fathom_diag *d)
         err = fathom_follow(&eo, d);
         if (err == FATHOM_ECANCEL) err = FATHOM_OK;
     }
+    tls_watch_end(&watch);
     signal_taker_end(&f.signals);
     close_port(f.router);
     (void)close(f.end_fd);
@@ -434,6 +438,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     struct text_model text = {0};
     struct serve_setup setup = {0};
     struct serving serving = {.settings = v->settings};
+    struct tls_watch watch = {0};
     struct server_claim *claim = NULL;
     struct server *server = NULL;
     fathom_engine *engine = NULL;
@@ -444,6 +449,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     if (!leads && !v->settings->dry_run) return follow(v, d);
     if (!v->settings->allow_core_dumps) os_forbid_core_dumps();
     TRY_GOTO(signal_taker_start(&signals, SIGNALS_SERVER, d), done);
+    TRY_GOTO(tls_watch_start(&watch, v->settings, d), done);
     TRY_GOTO(read_setup(&setup, v, d), done);
     take_inner_port(&setup.options, v->settings);
     if (!v->settings->dry_run) TRY_GOTO(server_claim_make(&claim, &setup.options, d), done);
@@ -472,6 +478,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     supervisor_tell(&setup.options.supervisor, "READY=1\nSTATUS=serving");
     err = server_run(server, d);
 done:
+    tls_watch_end(&watch);
     signal_taker_mute(&signals);
     signal_taker_note(&signals, "a request that is prepared, or a step of the engine,");
     stuck = server && server_is_stuck(server);

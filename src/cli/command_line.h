@@ -219,7 +219,7 @@ struct settings {
     const char *ssl_certfile, *ssl_keyfile;
     const char *ssl_ca_certs, *ssl_cert_reqs;
     const char *ssl_ciphers, *ssl_min_version;
-    bool open_metrics;
+    bool enable_ssl_refresh, open_metrics;
     bool tokenizer_info;
     bool disable_fastapi_docs;
     bool strict_fields, stream_output;

@@ -362,6 +362,10 @@ const struct option option_table[] = {
     {"ssl-min-version", NULL, "VERSION", "1.2", "the least version of TLS that is spoken",
      .kind = OPTION_CHOICE, .choices = "1.2|1.3", .group = GROUP_SECURITY, .commands = SERVE,
      .field = FIELD(ssl_min_version), USE},
+    {"enable-ssl-refresh", NULL, NULL, NULL,
+     "look at these files every second and take new ones, as SIGHUP does", .kind = OPTION_FLAG,
+     .group = GROUP_SECURITY, .commands = SERVE | ON(ROUTER), .field = FIELD(enable_ssl_refresh),
+     USE},
     {"allowed-hosts", NULL, "NAME...", NULL,
      "names of this server in the header Host, beside its addresses, localhost and --host; others "
      "are refused on a loopback address, and wherever this is given; *: all are taken",

@@ -247,6 +247,30 @@ class Signals(InFolder):
         self.assertEqual(stop(server, told), 0)
 
     @unittest.skipUnless(shutil.which("openssl"), "openssl is not installed")
+    def test_new_certificates_are_taken_without_a_signal(self):
+        """As a secret of Kubernetes comes: links through a folder's link that is replaced; a key without its
+        certificate yet, and files that are gone, change nothing and are not told."""
+        for name in ("old", "new"):
+            os.mkdir(self.path(name))
+            for made, end in zip(make_certificate(self.path(name), name), (".key", ".crt")):
+                os.rename(made, os.path.join(self.path(name), "tls" + end))
+        os.symlink("old", self.path("data"))
+        for end in (".key", ".crt"):
+            os.symlink(os.path.join("data", "tls" + end), self.path("tls" + end))
+        server = Scripted("--ssl-keyfile", self.path("tls.key"), "--ssl-certfile",
+                          self.path("tls.crt"), "--enable-ssl-refresh")
+        told, at = Told(server), (server.host, server.port)
+        before = ssl.get_server_certificate(at)
+        for name in ("none", "new"):
+            os.symlink(name, self.path("next"))
+            os.replace(self.path("next"), self.path("data"))
+            time.sleep(0 if name == "new" else 1.5)
+        told.wait("reloaded: the TLS certificate")
+        self.assertNotEqual(ssl.get_server_certificate(at), before)
+        self.assertNotIn("stays as it was", told.text())
+        self.assertEqual(stop(server, told), 0)
+
+    @unittest.skipUnless(shutil.which("openssl"), "openssl is not installed")
     def test_hangup_takes_a_new_certificate(self):
         def status(trusted):
             context = ssl.create_default_context(cafile=trusted)
