@@ -37,6 +37,13 @@ int64_t clock_unix_s(void)
     return (int64_t)time(NULL);
 }
 
+uint64_t clock_unix_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 void clock_sleep_us(uint64_t us)
 {
     struct timespec t = {(time_t)(us / 1000000u), (long)(us % 1000000u) * 1000};

@@ -12,6 +12,7 @@
 #include "fathom/err.h"
 #include "fathom/fathom.h"
 #include "http/supervisor.h"
+#include "trace/setup.h"
 
 struct checkpoint;
 struct tokenizer;
@@ -35,6 +36,7 @@ struct environment {
     bool modelscope;                     /* $VLLM_USE_MODELSCOPE */
     struct launcher launcher;            /* of several hosts */
     struct supervisor supervisor;        /* of the process's: $NOTIFY_SOCKET and so on */
+    struct trace_words traces;           /* $OTEL_...; without an endpoint */
     char names[ENVIRONMENT_VARIABLES_MAX][ENVIRONMENT_NAME_BYTES];
     char level[ENVIRONMENT_LEVEL_BYTES];
 };

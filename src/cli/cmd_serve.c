@@ -118,6 +118,8 @@ static fathom_err read_setup(struct serve_setup *out, const struct invocation *v
     memset(out, 0, sizeof *out);
     TRY(server_settings_read(&out->options, v, d));
     out->options.supervisor = v->environment->supervisor;
+    out->options.traces = v->environment->traces;
+    out->options.traces.endpoint = v->settings->otlp_traces_endpoint;
     TRY(tls_files_read(&out->tls, &out->options.tls, v->settings, d));
     TRY(secret_file_read(&out->options.pool_secret, v->settings->pool_secret_file, d));
     return read_keys(out, v->settings, d);

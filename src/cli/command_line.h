@@ -236,7 +236,7 @@ struct settings {
     double stored_response_ttl; /* seconds */
     bool enable_log_requests, disable_log_requests;
     bool disable_uvicorn_access_log;
-    const char *access_log; /* NULL: none */
+    const char *access_log, *otlp_traces_endpoint; /* NULL: none */
     bool allow_core_dumps;
     const char *generation_config;
     const char *override_generation_config;   /* NULL: not given */

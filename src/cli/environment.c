@@ -95,6 +95,27 @@ static void read_hub(struct environment *e)
     if (n && e->hub_endpoint[n - 1] == '/') e->hub_endpoint[n - 1] = '\0';
 }
 
+/* "TRACES_HEADERS" holds over "HEADERS". */
+static const char *exporter_variable(const char *of_traces, const char *of_all)
+{
+    const char *value = variable(of_traces);
+    return value ? value : variable(of_all);
+}
+
+static void read_traces(struct trace_words *w)
+{
+    w->protocol =
+        exporter_variable("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL");
+    w->headers =
+        exporter_variable("OTEL_EXPORTER_OTLP_TRACES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS");
+    w->certificate = exporter_variable("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+                                       "OTEL_EXPORTER_OTLP_CERTIFICATE");
+    w->service = variable("OTEL_SERVICE_NAME");
+    w->resource = variable("OTEL_RESOURCE_ATTRIBUTES");
+    w->sampler = variable("OTEL_TRACES_SAMPLER");
+    w->sampler_arg = variable("OTEL_TRACES_SAMPLER_ARG");
+}
+
 /* What is told of several hosts stands in for flags. */
 static void read_launcher(struct environment *e)
 {
@@ -132,6 +153,7 @@ void environment_read(struct environment *e)
     for (size_t i = 0; i < option_table_n; i++) add_option(e, &option_table[i]);
     read_hub(e);
     read_supervisor(&e->supervisor);
+    read_traces(&e->traces);
     e->port = variable("FATHOM_PORT");
     e->api_key = variable("OPENAI_API_KEY");
     if (!e->api_key) e->api_key = variable("FATHOM_API_KEY");

@@ -137,6 +137,8 @@ fathom_err option_take_sglang(struct option_walk *w)
     }
     if (s->sglang.disable_radix_cache) s->enable_prefix_caching = false;
     if (s->sglang.disable_overlap_schedule) s->async_scheduling = false;
+    if (s->sglang.enable_trace && !s->otlp_traces_endpoint)
+        s->otlp_traces_endpoint = "localhost:4317";
     if (s->sglang.sampling_defaults) {
         bool is_openai = strcmp(s->sglang.sampling_defaults, "openai") == 0;
         s->generation_config = is_openai ? "vllm" : "auto";

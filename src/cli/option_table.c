@@ -407,6 +407,11 @@ const struct option option_table[] = {
      "keys",
      .kind = OPTION_FLAG, .group = GROUP_LOG, .commands = SERVE | ON(DOCTOR),
      .field = FIELD(allow_core_dumps), USE},
+    {"otlp-traces-endpoint", NULL, "URL", NULL,
+     "send a span of each request, sizes and times, to a collector of OpenTelemetry: "
+     "grpc://HOST:4317, or http://HOST:4318/v1/traces",
+     .kind = OPTION_TEXT, .group = GROUP_LOG, .commands = SERVE,
+     .field = FIELD(otlp_traces_endpoint), USE},
     {"disable-uvicorn-access-log", NULL, NULL, NULL, "the same as --no-enable-log-requests",
      .kind = OPTION_FLAG, .group = GROUP_LOG, .commands = SERVE,
      .field = FIELD(disable_uvicorn_access_log), USE},

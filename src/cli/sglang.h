@@ -9,7 +9,7 @@ struct sglang_settings {
     int64_t dp_size, ep_size; /* 0: not given */
     bool enable_dp_attention;
     const char *dist_init_addr; /* here and below NULL: not given */
-    bool disable_radix_cache, disable_overlap_schedule;
+    bool disable_radix_cache, disable_overlap_schedule, enable_trace;
     const char *sampling_defaults;
     const char *speculative_algorithm;
     int64_t speculative_num_steps;

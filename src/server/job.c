@@ -1,6 +1,7 @@
 /* job.c - the edges of a job's life but its preparation, and the list of all jobs */
 #include "server/job.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/assert.h"
@@ -13,6 +14,7 @@
 #include "server/response_store.h"
 #include "server/token_rule.h"
 #include "server/workers.h"
+#include "trace/exporter.h"
 
 void job_check(const struct job *job)
 {
@@ -110,6 +112,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     job->lane = setup->lane;
     job->host = setup->host;
     job->pass = setup->pass;
+    job->trace = setup->trace;
     job->client = setup->client;
     job->wait.arg = job;
     job->attached = true;
@@ -442,6 +445,43 @@ static enum metric_finish finish_of(fathom_finish finish, bool ended)
     return finish == FATHOM_FINISH_ERROR ? METRIC_FINISH_ERROR : METRIC_FINISH_ABORT;
 }
 
+static double seconds(uint64_t end_us, uint64_t begin_us)
+{
+    return end_us > begin_us ? (double)(end_us - begin_us) / 1e6 : 0;
+}
+
+/* Tells whoever records traces of a choice that has ended. */
+static void trace_finish(struct job *job, const struct metric_request *r, const fathom_event *e)
+{
+    static const char *const finishes[METRIC_FINISH_COUNT] = {"stop", "length", "abort", "error"};
+    if (!job->jobs->traces) return;
+    const fathom_sampling *asked = &job->request.sampling;
+    const uint64_t end_ns = clock_unix_ns();
+    const uint64_t before_us = r->total_us > e->total_us ? r->total_us - e->total_us : 0;
+    struct trace_span span = {.parent = job->trace,
+                              .start_ns = end_ns - r->total_us * 1000,
+                              .end_ns = end_ns,
+                              .model = job->model,
+                              .finish = finishes[r->finish],
+                              .has_failed = r->finish == METRIC_FINISH_ERROR,
+                              .n_prompt = e->n_prompt,
+                              .n_cached = e->n_cached,
+                              .n_output = r->n_output,
+                              .n_choice = job->request.n,
+                              .max_tokens = r->max_tokens,
+                              .temperature = asked->temperature,
+                              .top_p = asked->top_p,
+                              .queue = seconds(e->queue_us, 0),
+                              .whole = seconds(r->total_us, 0)};
+    if (e->first_us >= e->queue_us && e->total_us >= e->first_us && e->first_us) {
+        span.first_token = seconds(before_us + e->first_us, 0);
+        span.prefill = seconds(e->first_us, e->queue_us);
+        span.decode = seconds(e->total_us, e->first_us);
+    }
+    (void)snprintf(span.request_id, sizeof span.request_id, "%s", job->answer.id);
+    trace_exporter_put(job->jobs->traces, &span);
+}
+
 static void take_finish(struct job *job, struct job_choice *choice, const fathom_event *e)
 {
     size_t i = (size_t)(choice - job->choices);
@@ -453,6 +493,7 @@ static void take_finish(struct job *job, struct job_choice *choice, const fathom
     choice->flying = false;
     job->n_flying--;
     metrics_note_finish(job->jobs->metrics, &request, e);
+    trace_finish(job, &request, e);
     if (job->state != JOB_RUNNING) return;
     if (e->finish == FATHOM_FINISH_ERROR && !ended) {
         set_engine_error(job);

@@ -39,7 +39,9 @@
 #include "server/served.h"
 #include "server/state.h"
 #include "server/workers.h"
+#include "trace/context.h"
 
+struct trace_exporter;
 struct response_store;
 struct response_link;
 struct token_rule;
@@ -51,6 +53,7 @@ struct jobs {
     const struct served *served;
     struct server_state *state;
     struct metrics *metrics;
+    struct trace_exporter *traces; /* NULL: none are sent */
     struct grammar_cache *grammars;
     struct response_store *responses;             /* NULL: none are kept */
     struct workers *workers;                      /* whose task is job_prepare */
@@ -95,6 +98,7 @@ struct job {
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* of the header X-Request-Id; "": none */
     int32_t lane;                                /* of the header X-data-parallel-rank; -1: none */
     uint32_t host;                               /* whose client asks, of server_options.n_host */
+    struct trace_context trace;                  /* that the request is of */
     int crash_entry;                             /* where a crash report finds its id */
 
     pthread_mutex_t lock;
@@ -187,6 +191,7 @@ struct job_setup {
     uint32_t host;          /* whose client asks, of server_options.n_host */
     bool gzip;              /* the body is packed */
     struct stream_pass pass;
+    struct trace_context trace; /* that the request is of */
     struct job_client client;
 };
 

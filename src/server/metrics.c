@@ -598,6 +598,10 @@ static void write_server(struct scrape *s, const struct metrics *m, const struct
                 "Requests cancelled because their client left.", value_of(&m->n_left));
     write_count(s, "fathom_access_log_lost_lines_total", PROMETHEUS_COUNTER,
                 "Lines of the access log that could not be written.", value_of(&m->n_lost_line));
+    write_count(s, "fathom_trace_spans_total", PROMETHEUS_COUNTER,
+                "Spans that the collector of traces has taken.", v->traces.n_sent);
+    write_count(s, "fathom_trace_lost_spans_total", PROMETHEUS_COUNTER,
+                "Spans that it has not: too slow, gone, or not content.", v->traces.n_lost);
     write_count(s, "fathom_streams", PROMETHEUS_GAUGE, "Streams open.",
                 (uint64_t)atomic_load(&m->n_stream));
     write_count(s, "fathom_connections", PROMETHEUS_GAUGE, "Connections open.", v->n_connection);

@@ -12,6 +12,7 @@
 #include "fathom/fathom.h"
 #include "server/grammar_cache.h"
 #include "server/prometheus.h"
+#include "trace/exporter.h"
 
 /* How a request in the engine ended, in vLLM's words. */
 enum metric_finish {
@@ -102,6 +103,7 @@ struct metrics_view {
     uint64_t n_late;    /* connections closed because a request did not come in time */
     uint64_t n_dropped; /* connections closed to make room for others */
     uint64_t n_unread;  /* bytes of answers that wait for their clients to read */
+    struct trace_counts traces;
     const char *(*route_name)(size_t i); /* the path of a route; NULL past the last */
     int64_t start_s;                     /* when the server started, seconds since 1970 */
     bool ready;                          /* requests are taken */

@@ -181,6 +181,7 @@ static fathom_err start(struct server *s, fathom_diag *d)
     s->owns_claim = !s->claim && !s->served.o.no_port;
     if (s->owns_claim) TRY(server_claim_make(&s->claim, &s->served.o, d));
     TRY(make_parts(s, d));
+    if (s->claim) s->jobs.traces = s->claim->traces;
     if (pthread_create(&s->poll_thread, NULL, poll_main, s) != 0) {
         FAIL(d, FATHOM_EIO, "the thread that polls the engine cannot be started");
     }

@@ -10,6 +10,7 @@
 #include "fathom/fathom.h"
 #include "http/supervisor.h"
 #include "http/tls.h"
+#include "trace/setup.h"
 
 /* A zeroed struct with model_names is valid: 0 and NULL mean the default. What it points to is
  * borrowed and outlives the server. */
@@ -45,7 +46,8 @@ struct server_options {
     struct tls_setup tls;
     const char *const *allowed_hosts; /* names of this server; see http/host_names.h */
     size_t n_allowed_host;
-    const char *access_log; /* file, "-": standard output; NULL: none */
+    const char *access_log;    /* file, "-": standard output; NULL: none */
+    struct trace_words traces; /* where spans of requests go; zeroed: nowhere */
 
     /* of a model over hosts that each have a port: how many there are, whose requests go to their
      * own lanes. 0: one port, for all lanes */

@@ -10,6 +10,7 @@
 #include "http/tls.h"
 #include "server/http/access_log.h"
 #include "server/server.h"
+#include "trace/exporter.h"
 
 #define DEFAULT_HOST "127.0.0.1"
 
@@ -34,6 +35,7 @@ static fathom_err take_all(struct server_claim *c, const struct server_options *
 {
     TRY(tls_check(&o->tls, d));
     if (o->access_log) TRY(access_log_open(&c->access_log, o->access_log, d));
+    TRY(trace_exporter_create(&c->traces, &o->traces, d));
     if (o->supervisor.n_socket) {
         TRY(supervisor_take_socket(&o->supervisor, &c->listen_fd, &c->port, d));
     } else if (o->uds) {
@@ -75,6 +77,7 @@ void server_claim_free(struct server_claim *c)
     if (c->uds) (void)unlink(c->uds);
     if (c->admin_socket) (void)unlink(c->admin_socket);
     access_log_close(c->access_log);
+    trace_exporter_destroy(c->traces);
     mem_free(c);
 }
 

@@ -1,7 +1,8 @@
 /* claim.h - what a server takes of the machine before there is a model to serve
  *
  * Loading takes minutes, so what can be known before is known before: a claim binds the sockets,
- * opens the access log and checks the certificates. Clients are refused until the server listens.
+ * opens the access log, checks the certificates and sets up what sends traces. Clients are refused
+ * until the server listens.
  * A claim outlives the server that was made with it, and what the options point to outlives the
  * claim. It is written by the thread that makes it and, within server_create, by the server.
  */
@@ -21,6 +22,7 @@ struct server_claim {
     uint16_t inner_port;            /* of inner_fd; 0: none */
     const char *uds, *admin_socket; /* our files, removed at the end; NULL: none */
     struct access_log *access_log;  /* NULL: none */
+    struct trace_exporter *traces;  /* likewise */
 };
 
 /* claim_take - claim_take(&c->listen_fd): the caller closes that socket from now on */

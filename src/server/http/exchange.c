@@ -47,6 +47,7 @@ struct exchange {
     bool keep_body;
     bool gzip; /* as the body comes */
     struct stream_pass pass;
+    struct trace_context trace;
     struct buf body;
     uint64_t n_body;                     /* bytes received */
     struct job *job;                     /* NULL: answered without the engine */
@@ -267,6 +268,7 @@ static void start_job(struct exchange *x)
                                     .host = x->host,
                                     .gzip = x->gzip,
                                     .pass = x->pass,
+                                    .trace = x->trace,
                                     .client = {&client_ops, x}};
     if (job_start(&x->job, x->all->routes.jobs, &setup, &x->body) != FATHOM_OK) {
         connection_end(x->connection);
@@ -417,6 +419,7 @@ static fathom_err keep_head(struct exchange *x, const struct head *h)
     x->lane = access_lane(head_find(h, "X-data-parallel-rank"));
     read_load_form(x, head_find(h, "endpoint-load-metrics-format"));
     (void)snprintf(x->query, sizeof x->query, "%s", h->query);
+    (void)trace_context_read(&x->trace, head_find(h, "traceparent"));
     take_remote(x, h);
     (void)stream_pass_read(&x->pass, head_find(h, STREAM_PASS_HEADER), &x->o->pool_secret,
                            is_near(x));

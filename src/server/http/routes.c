@@ -125,6 +125,7 @@ static fathom_err get_metrics(const struct route_env *env, const char *rest, str
                                       .n_late = gate_n_late(env->gate),
                                       .n_dropped = gate_n_dropped(env->gate),
                                       .n_unread = gate_unread_bytes(env->gate),
+                                      .traces = trace_exporter_counts(env->jobs->traces),
                                       .route_name = route_name,
                                       .start_s = s->created,
                                       .ready = ready,
