@@ -157,6 +157,7 @@ typedef struct fathom_options {
     bool priorities;                 /* requests may have one; else they run as they come */
     uint64_t kv_cache_bytes;   /* taken as given; 0: what memory_utilization leaves, on a CPU no
                                         more than max_num_seqs requests of max_model_len */
+    uint64_t kv_cache_tokens;  /* the same said in tokens, of whole pages of 64; 0: not given */
     double memory_utilization; /* share of free memory for weights and cache; 0: 0.9 */
     int32_t n_vocab_used;      /* ids from here on are never sampled; 0: all rows */
     uint64_t seed;             /* of requests without their own; 0: from the system */

@@ -76,6 +76,8 @@ static void print_rest(const struct memory_plan *p, const struct engine_settings
             size_text(a, p->kv_bytes + rest));
     } else if (s->kv_cache_bytes) {
         printf("  the cache is as large as --kv-cache-memory-bytes says\n");
+    } else if (s->kv_cache_pages) {
+        printf("  the cache has as many tokens as were given\n");
     }
 }
 

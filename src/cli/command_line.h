@@ -178,7 +178,7 @@ struct settings {
     int64_t max_queued, max_num_queued_tokens;
     int64_t slo_ttft_ms, slo_tpot_ms;
     const char *scheduling_policy;
-    int64_t kv_cache_memory_bytes;
+    int64_t kv_cache_memory_bytes, kv_cache_tokens, kv_cache_blocks, block_size; /* 0: not given */
     double gpu_memory_utilization;
     bool enable_prefix_caching;
     int64_t kv_offload_ram;
@@ -242,7 +242,7 @@ struct settings {
     const char *override_generation_config;   /* NULL: not given */
     const char *default_chat_template_kwargs; /* NULL: not given */
     fathom_sampling sampling;                 /* what the former says; negative: nothing */
-    bool force_include_usage;
+    bool force_include_usage, return_tokens_as_token_ids;
     const char *log_level;
 
     const char *input_file, *output_file; /* of a batch; NULL: not given */

@@ -139,6 +139,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .slo_tpot_ms = (uint32_t)s->slo_tpot_ms,
         .priorities = s->scheduling_policy && strcmp(s->scheduling_policy, "priority") == 0,
         .kv_cache_bytes = (uint64_t)s->kv_cache_memory_bytes,
+        .kv_cache_tokens = (uint64_t)s->kv_cache_tokens,
         .memory_utilization = s->gpu_memory_utilization,
         .n_draft = s->n_draft,
         .no_prefix_cache = !s->enable_prefix_caching,

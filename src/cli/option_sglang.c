@@ -124,6 +124,41 @@ static fathom_err take_role(struct option_walk *w)
     return FATHOM_OK;
 }
 
+/* GPUs are told by the first one and a step, of which as many are taken as there are ranks here. */
+static fathom_err take_devices(struct option_walk *w)
+{
+    struct settings *s = w->settings;
+    const int64_t first = s->sglang.base_gpu_id, step = s->sglang.gpu_id_step;
+    struct buf list = {0};
+    if (first == 0 && step == 1) return FATHOM_OK;
+    if (s->devices) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--base-gpu-id and --gpu-id-step say what --devices says: leave either out");
+    }
+    int64_t n = s->tensor_parallel_size * s->data_parallel_size * s->pipeline_parallel_size /
+                (s->nnodes > 1 ? s->nnodes : 1);
+    for (int64_t i = 0; i < n; i++) {
+        (void)buf_printf(&list, "%s%lld", i ? "," : "", (long long)(first + i * step));
+    }
+    s->devices = option_keep(s, buf_str(&list));
+    buf_free(&list);
+    return s->devices ? FATHOM_OK : FATHOM_ENOMEM;
+}
+
+/* Host memory behind the cache. */
+static fathom_err take_hicache(struct option_walk *w)
+{
+    struct settings *s = w->settings;
+    if (!s->sglang.hierarchical_cache) return FATHOM_OK;
+    if (s->sglang.hicache_gb <= 0 && s->kv_offload_ram == 0) {
+        FAIL(w->diag, FATHOM_EINVAL,
+             "--enable-hierarchical-cache: how much memory may it take? Give --hicache-size, such "
+             "as 64 (GB)");
+    }
+    if (s->sglang.hicache_gb > 0) s->kv_offload_ram = (int64_t)(s->sglang.hicache_gb * 1e9);
+    return FATHOM_OK;
+}
+
 fathom_err option_take_sglang(struct option_walk *w)
 {
     struct settings *s = w->settings;
@@ -137,6 +172,7 @@ fathom_err option_take_sglang(struct option_walk *w)
     }
     if (s->sglang.disable_radix_cache) s->enable_prefix_caching = false;
     if (s->sglang.disable_overlap_schedule) s->async_scheduling = false;
+    if (s->sglang.priorities) s->scheduling_policy = "priority";
     if (s->sglang.enable_trace && !s->otlp_traces_endpoint)
         s->otlp_traces_endpoint = "localhost:4317";
     if (s->sglang.sampling_defaults) {
@@ -145,6 +181,8 @@ fathom_err option_take_sglang(struct option_walk *w)
     }
     TRY(take_address(w));
     TRY(take_ranks(w));
+    TRY(take_devices(w));
+    TRY(take_hicache(w));
     TRY(take_drafts(w));
     return take_role(w);
 }

@@ -178,8 +178,13 @@ const struct option option_table[] = {
      "its memory too",
      .kind = OPTION_COUNT, .hi = 1e15, .group = GROUP_MEMORY, .commands = PLANNED,
      .field = FIELD(kv_cache_memory_bytes), USE},
-    {"block-size", NULL, "N", "64", "tokens of a cache page", ANY_COUNT, .group = GROUP_MEMORY,
-     .commands = HOSTED, .field = NO_FIELD, NOTE("64", "pages always hold 64 tokens")},
+    {"num-gpu-blocks-override", NULL, "N", "0",
+     "the same in pages of --block-size tokens, which are put together to pages of 64",
+     .kind = OPTION_COUNT, .hi = 1e12, .group = GROUP_MEMORY, .commands = HOSTED,
+     .field = FIELD(kv_cache_blocks), USE},
+    {"block-size", NULL, "N", "64", "tokens of a cache page", .kind = OPTION_COUNT, .lo = 1,
+     .hi = 1 << 20, .group = GROUP_MEMORY, .commands = HOSTED, .field = FIELD(block_size),
+     NOTE("64", "pages always hold 64 tokens")},
     {"enable-prefix-caching", NULL, NULL, "true",
      "keep the pages of prompts and answers and do not compute them again for a request that "
      "begins the same; outputs are the same bits either way",
@@ -478,6 +483,9 @@ const struct option option_table[] = {
      "every chunk of a streamed chat or completion tells its usage, asked for or not",
      .kind = OPTION_FLAG, .group = GROUP_CHAT, .commands = ANSWERING,
      .field = FIELD(force_include_usage), USE},
+    {"return-tokens-as-token-ids", NULL, NULL, NULL,
+     "log-probabilities name tokens token_id:N, where a request does not say", .kind = OPTION_FLAG,
+     .group = GROUP_CHAT, .commands = ANSWERING, .field = FIELD(return_tokens_as_token_ids), USE},
 
     /* ---- of one command ---- */
     {"input-file", "-i", "FILE", NULL,

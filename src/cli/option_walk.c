@@ -340,10 +340,11 @@ static void name_origin(const struct option_walk *w)
     (void)snprintf(w->diag->text, sizeof w->diag->text, "%s: %.400s", w->origin, was.text);
 }
 
-/* --kv-offloading-size is --kv-offload-ram. */
-static fathom_err take_offload(const struct option_walk *w)
+/* --num-gpu-blocks-override is tokens of the cache; --kv-offloading-size is --kv-offload-ram. */
+static fathom_err take_cache(const struct option_walk *w)
 {
     struct settings *s = w->settings;
+    if (s->kv_cache_blocks) s->kv_cache_tokens = s->kv_cache_blocks * s->block_size;
     if (s->kv_offloading_gib == 0) return FATHOM_OK;
     if (s->kv_offload_ram) {
         FAIL(w->diag, FATHOM_EINVAL,
@@ -432,7 +433,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
     TRY_GOTO(take_arguments(&w, in), done);
     if (!s->help) TRY_GOTO(check_plain(&w), done);
     if (!s->help) TRY_GOTO(option_take_sglang(&w), done);
-    if (!s->help) TRY_GOTO(take_offload(&w), done);
+    if (!s->help) TRY_GOTO(take_cache(&w), done);
     if (!s->help) TRY_GOTO(check_tokenizer(&w), done);
     if (!s->help) TRY_GOTO(check_chat_template(&w), done);
     if (!s->help) TRY_GOTO(check_batch(&w), done);

@@ -40,6 +40,8 @@ static void fill(struct server_options *o, const struct invocation *v)
     o->neutral_sampling = strcmp(s->generation_config, "vllm") == 0;
     o->sampling = &s->sampling;
     o->always_usage = s->force_include_usage;
+    o->tokens_as_ids = s->return_tokens_as_token_ids;
+    o->high_priority_first = s->sglang.priorities && !s->sglang.low_priority_first;
     o->hide_requests =
         s->disable_log_requests || s->disable_uvicorn_access_log || !s->enable_log_requests;
     o->fail_lost_pages = s->transfer.fails;

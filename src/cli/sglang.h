@@ -15,6 +15,9 @@ struct sglang_settings {
     int64_t speculative_num_steps;
     const char *disaggregation_mode;
     int64_t bootstrap_port;
+    int64_t base_gpu_id, gpu_id_step;
+    bool hierarchical_cache, priorities, low_priority_first;
+    double hicache_gb;
 };
 
 #endif

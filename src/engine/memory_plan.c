@@ -166,8 +166,17 @@ static void set_pages(struct memory_plan *p, const struct engine_settings *s, ui
     p->total_bytes = fixed_bytes(p, s) + p->kv_bytes;
 }
 
+/* The size that was given, in bytes or in pages; 0: none. */
+static uint64_t given_bytes(const struct memory_plan *p, const struct engine_settings *s)
+{
+    if (!s->kv_cache_pages) return s->kv_cache_bytes;
+    return s->kv_cache_pages < UINT64_MAX / p->kv.page_bytes ? s->kv_cache_pages * p->kv.page_bytes
+                                                             : UINT64_MAX;
+}
+
 static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
 {
+    const uint64_t given = given_bytes(p, s);
     ASSERT(p->kv.page_bytes > 0 && p->kv.page_bytes % KV_PAGE_TOKENS == 0);
     p->token_bytes = p->kv.page_bytes / KV_PAGE_TOKENS;
     p->request_pages = request_n_page(s->limits.max_context);
@@ -177,9 +186,9 @@ static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
 
     uint64_t other = fixed_bytes(p, s);
     uint64_t room = p->usable_bytes > other ? p->usable_bytes - other : 0;
-    if (s->kv_cache_bytes && s->kv_cache_bytes < room) room = s->kv_cache_bytes;
+    if (given && given < room) room = given;
     uint64_t n_page = room / p->kv.page_bytes;
-    p->is_modest = is_host(s) && !s->kv_cache_bytes;
+    p->is_modest = is_host(s) && !given;
     uint64_t most = p->is_modest ? p->n_page_wanted : max_page;
     set_pages(p, s, (uint32_t)(n_page < most ? n_page : most));
     ASSERT(p->n_page <= most);
@@ -191,9 +200,18 @@ static fathom_err check_given(const struct memory_plan *p, const struct engine_s
                               fathom_diag *d)
 {
     char sizes[4][SIZE_TEXT_BYTES];
-    uint64_t other = fixed_bytes(p, s);
-    ASSERT(p->kv_bytes > 0 && p->kv_bytes <= s->kv_cache_bytes);
-    if (s->kv_cache_bytes < p->kv_bytes + p->kv.page_bytes) return FATHOM_OK;
+    const uint64_t other = fixed_bytes(p, s), given = given_bytes(p, s);
+    ASSERT(p->kv_bytes > 0 && p->kv_bytes <= given);
+    if (given - p->kv_bytes < p->kv.page_bytes) return FATHOM_OK;
+    if (s->kv_cache_pages) {
+        FAIL(
+            d, FATHOM_ENOMEM,
+            "a cache of %llu tokens takes %s, and of %s that are free all else takes %s. Give %llu "
+            "tokens at most",
+            (unsigned long long)(s->kv_cache_pages * KV_PAGE_TOKENS), size_text(sizes[0], given),
+            size_text(sizes[1], p->available_bytes), size_text(sizes[2], other),
+            (unsigned long long)p->n_token_capacity);
+    }
     FAIL(d, FATHOM_ENOMEM,
          "--kv-cache-memory-bytes %llu is %s, and of %s that are free all else takes %s. Give %llu "
          "(%s) at most",
@@ -242,6 +260,13 @@ static fathom_err refuse(const struct memory_plan *p, const struct engine_settin
     ASSERT(p->n_page < p->request_pages);
     uint64_t other = fixed_bytes(p, s);
     uint32_t fitting = p->n_page * (uint32_t)KV_PAGE_TOKENS;
+    if (s->kv_cache_pages && given_bytes(p, s) < need && other + need <= p->usable_bytes) {
+        FAIL(d, FATHOM_ENOMEM,
+             "a cache of %llu tokens has no room for one request of --max-model-len %u: give that "
+             "many tokens at least, or a --max-model-len of %u at most",
+             (unsigned long long)(s->kv_cache_pages * KV_PAGE_TOKENS), s->limits.max_context,
+             fitting);
+    }
     if (s->kv_cache_bytes && s->kv_cache_bytes < need && other + need <= p->usable_bytes) {
         char shorter[64] = "";
         if (fitting > 0) {
@@ -333,7 +358,7 @@ static fathom_err plan_rank(struct memory_plan *out, const struct engine_setting
     const struct model_limits *l = &s->limits;
     memset(out, 0, sizeof *out);
     out->available_bytes = available_bytes;
-    out->usable_bytes = s->kv_cache_bytes
+    out->usable_bytes = s->kv_cache_bytes || s->kv_cache_pages
                             ? available_bytes
                             : (uint64_t)((double)available_bytes * s->memory_utilization);
     stages_layout(&out->kv, config, l->kv_type, l->with_mtp, p);
@@ -358,7 +383,7 @@ static fathom_err check_stage(const struct memory_plan *p, const struct engine_s
     fathom_err err = FATHOM_OK;
     if (p->n_page < p->request_pages)
         err = refuse(p, s, &why);
-    else if (s->kv_cache_bytes)
+    else if (given_bytes(p, s))
         err = check_given(p, s, &why);
     if (!err) return FATHOM_OK;
     if (pp.size <= 1) FAIL(d, err, "%s", why.text);

@@ -463,7 +463,12 @@ fathom_err settings_resolve(struct engine_settings *out, const fathom_options *o
         FAIL(d, FATHOM_EINVAL, "--gpu-memory-utilization %g is out of range, needed is (0, 1]",
              o->memory_utilization);
     }
+    if (o->kv_cache_bytes && o->kv_cache_tokens)
+        FAIL(d, FATHOM_EINVAL,
+             "--kv-cache-memory-bytes and the cache's tokens (--max-total-tokens, "
+             "--num-gpu-blocks-override) say the same: leave one of them out");
     out->kv_cache_bytes = o->kv_cache_bytes;
+    out->kv_cache_pages = (o->kv_cache_tokens + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     TRY(resolve_offload(out, o, d));
     out->n_vocab_used = o->n_vocab_used ? (uint32_t)o->n_vocab_used : config->n_vocab;
     if (o->n_vocab_used < 0 || out->n_vocab_used > config->n_vocab) {

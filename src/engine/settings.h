@@ -41,6 +41,7 @@ struct engine_settings {
     uint32_t max_score; /* there are rows of logits for so many prompt tokens besides the draws */
     uint32_t n_vocab_used;
     uint64_t kv_cache_bytes; /* 0: what memory_plan.h decides */
+    uint64_t kv_cache_pages; /* the same said in pages; 0: not given */
     double memory_utilization;
     bool no_prefix_cache;
     uint32_t share_prompts; /* 0: none is */

@@ -516,6 +516,7 @@ static fathom_err read_request(struct job *job)
     struct api_request *r = &job->request;
     const struct api_bounds bounds = {.n_vocab = s->info->n_vocab,
                                       .strict = s->o.strict_fields,
+                                      .tokens_as_ids = s->o.tokens_as_ids,
                                       .recall = job->jobs->responses ? recall : NULL,
                                       .recall_arg = job};
     TRY(unpack_body(job));
@@ -626,6 +627,14 @@ static fathom_err choose_lanes(struct job *job, fathom_request *r)
                          (int)lane, n_lane - 1, s->info->n_lane, n_host, n_lane);
 }
 
+/* Lower is earlier for the engine. */
+static int32_t place_of(const struct job *job)
+{
+    const int32_t priority = job->request.priority;
+    if (!job->jobs->served->o.high_priority_first) return priority;
+    return priority == INT32_MIN ? INT32_MAX : -priority;
+}
+
 static fathom_err submit_choice(struct job *job, size_t i)
 {
     const struct choice *c = &job->answer.choices[i];
@@ -644,7 +653,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .sampling = job->request.sampling,
                         .cache_salt =
                             served_salt(job->jobs->served, job->tenant, job->request.cache_salt),
-                        .priority = job->request.priority,
+                        .priority = place_of(job),
                         .pages.lent = job->request.transfer.lends,
                         .pages.needed = job->jobs->served->o.fail_lost_pages,
                         .pages.host = takes ? transfer->host : NULL,

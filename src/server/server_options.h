@@ -68,6 +68,8 @@ struct server_options {
     bool neutral_sampling;           /* do not take defaults from generation_config.json */
     const fathom_sampling *sampling; /* defaults before either; negative values: none. NULL: none */
     bool always_usage;               /* streams tell it, asked for or not */
+    bool tokens_as_ids;              /* log-probabilities name tokens "token_id:N" */
+    bool high_priority_first;        /* of requests' priority; else the lowest */
     bool no_docs;                    /* GET /docs and /openapi.json are 404 */
     bool tokenizer_info;             /* GET /tokenizer_info shows tokenizer_config.json */
     bool hide_requests;              /* no log line for each request */

@@ -511,6 +511,45 @@ static void the_cache_is_emptied_where_there_are_no_keys(void **state)
     world_close(&other);
 }
 
+/* ---- what a server is told of all requests --------------------------------------------------- */
+
+static int32_t seen_priority;
+
+static void note_priority(void *arg, const fathom_request *r, struct fake_plan *plan)
+{
+    (void)arg, (void)plan;
+    seen_priority = r->priority;
+}
+
+static void a_higher_priority_may_be_the_earlier_one(void **state)
+{
+    (void)state;
+    static const struct {
+        bool high_first;
+        const char *asked;
+        int32_t seen;
+    } cases[] = {{false, "5", 5},
+                 {false, "-2147483648", INT32_MIN},
+                 {true, "5", -5},
+                 {true, "2147483647", -INT32_MAX},
+                 {true, "-2147483648", INT32_MAX},
+                 {true, "0", 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct server_options o = {.high_priority_first = cases[i].high_first};
+        const struct fake_options noting = {.script = note_priority};
+        struct world other;
+        struct http_client client;
+        char body[64];
+        world_open(&other, &o, &noting);
+        world_connect(&client, &other);
+        (void)snprintf(body, sizeof body, "{\"text\":\"a\",\"priority\":%s}", cases[i].asked);
+        expect(&client, "POST", GENERATE, body, 200, "\"text\"");
+        assert_int_equal(seen_priority, cases[i].seen);
+        http_client_close(&client);
+        world_close(&other);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -534,6 +573,7 @@ int main(void)
         cmocka_unit_test(the_cache_is_emptied_where_there_are_no_keys),
         /* the last one breaks the engine */
         cmocka_unit_test(what_is_wrong_is_said_in_a_line),
+        cmocka_unit_test(a_higher_priority_may_be_the_earlier_one),
     };
     return cmocka_run_group_tests(tests, open_world, close_world);
 }

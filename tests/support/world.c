@@ -51,8 +51,10 @@ void world_open(struct world *w, const struct server_options *with, const struct
     fathom_diag d = {{0}};
     o.model_names = world_model_names;
     o.n_model_name = 2;
-    f.script = fake_script_directives;
-    f.arg = tokenizer;
+    if (!f.script) {
+        f.script = fake_script_directives;
+        f.arg = tokenizer;
+    }
     w->engine = fake_engine_open(&f);
     if (server_create(&w->server, &o, w->engine, tokenizer, &style, &d)) fail_msg("%s", d.text);
     w->port = server_port(w->server);

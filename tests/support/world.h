@@ -30,8 +30,8 @@ int world_teardown(void **state);
 /* The names "m" and "deepseek-ai/DeepSeek-V3.2" are served. */
 extern const char *const world_model_names[2];
 
-/* world_open - options without model names; NULL: defaults. world_close - the server, then the
- * engine, which must have no request left. */
+/* world_open - options without model names; NULL: defaults. An engine without a script has that of
+ * directives. world_close - the server, then the engine, which must have no request left. */
 void world_open(struct world *w, const struct server_options *with,
                 const struct fake_options *fake);
 void world_close(struct world *w);

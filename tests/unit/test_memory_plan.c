@@ -205,6 +205,40 @@ static void a_size_that_is_given_is_taken(void **state)
     assert_int_equal(plan(&p, &o, 4 * GIB, NULL), FATHOM_ENOMEM); /* and the most there is */
 }
 
+static void a_number_of_tokens_that_is_given_is_taken(void **state)
+{
+    (void)state;
+    struct memory_plan p;
+    fathom_diag d = {{0}};
+    fathom_options o = {
+        .backend = FATHOM_BACKEND_CPU, .max_num_seqs = 1, .kv_cache_tokens = 64000 - 63};
+    assert_int_equal(plan(&p, &o, 64 * GIB, NULL), FATHOM_OK);
+    assert_int_equal(p.n_token_capacity, 64000); /* of whole pages */
+    assert_false(p.is_modest);
+    assert_int_equal(p.usable_bytes, p.available_bytes);
+    o.kv_cache_tokens = (uint64_t)1 << 50;
+    assert_int_equal(plan(&p, &o, 4 * GIB, &d), FATHOM_ENOMEM);
+    assert_non_null(strstr(d.text, "a cache of 1125899906842624 tokens takes"));
+    const char *most = strstr(d.text, "Give ");
+    assert_non_null(most);
+    o.kv_cache_tokens = strtoull(most + 5, NULL, 10);
+    assert_int_equal(plan(&p, &o, 4 * GIB, NULL), FATHOM_OK); /* the advice is right */
+    assert_int_equal(p.n_token_capacity, o.kv_cache_tokens);
+    o.kv_cache_tokens++;
+    assert_int_equal(plan(&p, &o, 4 * GIB, NULL), FATHOM_ENOMEM); /* and the most there is */
+    o.kv_cache_tokens = 1000;
+    d = (fathom_diag){{0}};
+    assert_int_equal(plan(&p, &o, 4 * GIB, &d), FATHOM_ENOMEM);
+    assert_non_null(strstr(d.text, "a cache of 1024 tokens has no room for one request of "
+                                   "--max-model-len 4096: give that many tokens at least, or a "
+                                   "--max-model-len of 1024 at most"));
+    struct engine_settings s;
+    o.kv_cache_bytes = 1;
+    d = (fathom_diag){{0}};
+    assert_int_equal(settings_resolve(&s, &o, &config, &d), FATHOM_EINVAL);
+    assert_non_null(strstr(d.text, "say the same"));
+}
+
 static void a_gpu_is_filled_and_a_cpu_is_not(void **state)
 {
     (void)state;
@@ -490,6 +524,7 @@ int main(void)
         cmocka_unit_test(drafts_cost_a_layer_of_weights_and_of_cache),
         cmocka_unit_test(memory_bounds_the_pages),
         cmocka_unit_test(a_size_that_is_given_is_taken),
+        cmocka_unit_test(a_number_of_tokens_that_is_given_is_taken),
         cmocka_unit_test(a_gpu_is_filled_and_a_cpu_is_not),
         cmocka_unit_test(a_context_is_fitted_to_the_cache_where_that_is_asked_for),
         cmocka_unit_test(more_requests_run_on_a_gpu_where_the_cache_is_hardly_smaller),

@@ -440,6 +440,20 @@ static void help_may_be_about_a_group_or_a_name(void **state)
     forget(&r);
 }
 
+static void pages_of_the_cache_are_tokens(void **state)
+{
+    (void)state;
+    struct result r = {0};
+    parse(&r, COMMAND_SERVE, "--num-gpu-blocks-override 70 --block-size 16");
+    assert_int_equal(r.err, FATHOM_OK);
+    assert_int_equal(r.s.kv_cache_tokens, 1120);
+    parse(&r, COMMAND_SERVE, "--num-gpu-blocks-override 70");
+    assert_int_equal(r.s.kv_cache_tokens, 4480);
+    parse(&r, COMMAND_SERVE, "--block-size 16");
+    assert_int_equal(r.s.kv_cache_tokens, 0);
+    forget(&r);
+}
+
 static void foreign_flags_are_noted_or_refused_never_ignored(void **state)
 {
     (void)state;
@@ -762,6 +776,7 @@ int main(void)
         cmocka_unit_test(what_is_recorded_may_be_said_in_all_of_vllms_ways),
         cmocka_unit_test(all_refusals_are_told_at_once),
         cmocka_unit_test(help_may_be_about_a_group_or_a_name),
+        cmocka_unit_test(pages_of_the_cache_are_tokens),
         cmocka_unit_test(foreign_flags_are_noted_or_refused_never_ignored),
         cmocka_unit_test(data_parallel_ranks_name_hosts),
         cmocka_unit_test(every_flag_of_the_deployment_guides_is_known),

@@ -742,9 +742,34 @@ static void test_each_failing_allocation_is_clean(void **state)
     }
 }
 
+static void tokens_are_ids_where_a_server_says_so(void **state)
+{
+    (void)state;
+    static const struct api_bounds ids = {.n_vocab = 1000, .tokens_as_ids = true};
+    static const struct {
+        const char *field;
+        const struct api_bounds *bounds;
+        bool as_ids;
+    } cases[] = {{"", &BOUNDS, false},
+                 {"", &ids, true},
+                 {",\"return_tokens_as_token_ids\":false", &ids, false},
+                 {",\"return_tokens_as_token_ids\":true", &BOUNDS, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct api_request r;
+        struct api_error e = {0};
+        char body[128];
+        int n = snprintf(body, sizeof body, "{\"prompt\":\"a\"%s}", cases[i].field);
+        assert_int_equal(
+            api_request_parse(&r, API_COMPLETION, body, (size_t)n, cases[i].bounds, &e), FATHOM_OK);
+        assert_int_equal(r.tokens_as_ids, cases[i].as_ids);
+        api_request_free(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_are_ids_where_a_server_says_so),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_malformed_json_has_a_position),
         cmocka_unit_test(test_message_paths_are_kept),

@@ -199,12 +199,46 @@ static void drafts_and_roles_have_their_json_here(void **state)
                "say the same");
 }
 
+static void memory_and_devices_are_said_otherwise(void **state)
+{
+    (void)state;
+    serves("--max-total-tokens 9000");
+    assert_int_equal(r.s.kv_cache_tokens, 9000);
+    serves("--enable-hierarchical-cache --hicache-size 64 --hicache-ratio 2.0");
+    assert_int_equal(r.s.kv_offload_ram, 64000000000);
+    notes("--hicache-ratio 2.0 has no effect: --hicache-size says how much");
+    serves("--hicache-size 64"); /* which says nothing by itself */
+    assert_int_equal(r.s.kv_offload_ram, 0);
+    is_refused("--enable-hierarchical-cache", "Give --hicache-size");
+    serves("--base-gpu-id 4 --gpu-id-step 2 --tp-size 2");
+    assert_string_equal(r.s.devices, "4,6");
+    assert_int_equal(r.s.device_list.n, 2);
+    serves("--base-gpu-id 1 --dp-size 4 --tp-size 4 --enable-dp-attention");
+    assert_string_equal(r.s.devices, "1,2,3,4");
+    serves("--base-gpu-id 0 --tp-size 2");
+    assert_null(r.s.devices);
+    is_refused("--base-gpu-id 4 --devices 4", "leave either out");
+}
+
+static void requests_are_said_otherwise(void **state)
+{
+    (void)state;
+    serves("--enable-priority-scheduling");
+    assert_string_equal(r.s.scheduling_policy, "priority");
+    assert_true(r.s.sglang.priorities && !r.s.sglang.low_priority_first);
+    serves("--enable-priority-scheduling --schedule-low-priority-values-first");
+    assert_true(r.s.sglang.low_priority_first);
+    serves("--preferred-sampling-params {\"temperature\":0.5}");
+    assert_string_equal(r.s.override_generation_config, "{\"temperature\":0.5}");
+    serves("--enable-trace");
+    assert_string_equal(r.s.otlp_traces_endpoint, "localhost:4317");
+    serves("--enable-trace --otlp-traces-endpoint there:1");
+    assert_string_equal(r.s.otlp_traces_endpoint, "there:1");
+}
+
 static void what_there_is_not_is_told(void **state)
 {
     (void)state;
-    is_refused("--max-total-tokens 9", "use --kv-cache-memory-bytes");
-    is_refused("--enable-hierarchical-cache", "use --kv-offload-ram");
-    is_refused("--base-gpu-id 4", "use --devices");
     is_refused("--admin-api-key secret", "--admin-socket");
     assert_null(strstr(r.d.text, " secret"));
     serves("--page-size 1 --schedule-policy lpm --enable-metrics --enable-torch-compile "
@@ -239,6 +273,8 @@ int main(void)
         cmocka_unit_test(ranks_with_requests_of_their_own_are_data_parallel),
         cmocka_unit_test(what_a_v32_of_long_prompts_is_served_with_is_passed_over),
         cmocka_unit_test(drafts_and_roles_have_their_json_here),
+        cmocka_unit_test(memory_and_devices_are_said_otherwise),
+        cmocka_unit_test(requests_are_said_otherwise),
         cmocka_unit_test(what_there_is_not_is_told),
         cmocka_unit_test(failing_allocations_come_out_as_errors),
     };

@@ -184,7 +184,8 @@ struct api_request {
 /* What the values of some fields depend on. */
 struct api_bounds {
     uint32_t n_vocab;
-    bool strict; /* what is not known is refused */
+    bool strict;        /* what is not known is refused */
+    bool tokens_as_ids; /* of a request that does not say */
     /* Appends the items of a conversation up to a stored response, in order; 400 in *e when there
      * is no such response. NULL: none are stored. */
     fathom_err (*recall)(void *arg, const char *id, json_t *items, struct api_error *e);

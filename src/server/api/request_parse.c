@@ -348,6 +348,7 @@ fathom_err api_request_parse(struct api_request *r, enum api_kind api, const cha
                              const struct api_bounds *bounds, struct api_error *e)
 {
     set_defaults(r, api);
+    r->tokens_as_ids = bounds->tokens_as_ids;
     fathom_err err = json_arena_create(&r->body_arena, LIMIT_JSON_LEAST_BYTES);
     if (err) return api_error_from(e, err, NULL, NULL);
     json_arena_note_text(r->body_arena, n);
