@@ -171,6 +171,8 @@ typedef struct fathom_options {
     const fathom_transfer *transfer; /* NULL: no pages of or for other servers. Memory for them is
                                         offload_ram_bytes; 0: two requests of max_model_len */
     bool dummy;                      /* weights are made up from the shapes of config.json */
+    const char *config_overrides;    /* an object of JSON: values in place of those of config.json;
+                                        NULL: none. Borrowed until fathom_open returns */
     bool quantize_fp8; /* BF16, F16 and F32 linear weights become FP8 blocks while loading */
     /* What the checkpoint's method must be, by vLLM's name ("awq", "gptq_marlin"); NULL: whatever
      * the files say. Borrowed until fathom_open returns. */

@@ -24,11 +24,12 @@
 
 #define SINGLE_FILE "model.safetensors"
 
-/* Bytes of a file: mapped, or lent by a bundle (map is empty then). */
+/* Bytes of a file: mapped, or lent by a bundle (map is empty then), or put in its place. */
 struct content {
     const void *data;
     size_t size;
     struct file_map map;
+    char *own; /* NULL: of a file or a bundle */
 };
 
 struct shard {
@@ -37,7 +38,7 @@ struct shard {
     struct safetensors header; /* tensors move into the checkpoint's table; names stay */
 };
 
-/* A file that checkpoint_file has handed out. */
+/* A file that checkpoint_file has handed out, or what is in its place. */
 struct side_file {
     struct side_file *next;
     char *name;
@@ -94,6 +95,7 @@ static fathom_err content_open(struct content *out, const struct checkpoint *c, 
 static void content_close(struct content *content)
 {
     file_map_close(&content->map);
+    mem_free(content->own);
     memset(content, 0, sizeof *content);
 }
 
@@ -402,6 +404,23 @@ const char *checkpoint_where(const struct checkpoint *c)
     return c->where;
 }
 
+/* Takes the content over, after an error too. */
+static fathom_err add_side_file(struct checkpoint *c, const char *name, struct content *content,
+                                fathom_diag *d)
+{
+    struct side_file *f = mem_calloc(1, sizeof *f);
+    char *copy = mem_strdup(name);
+    if (!f || !copy) {
+        content_close(content);
+        mem_free(f);
+        mem_free(copy);
+        FAIL(d, FATHOM_ENOMEM, "%s: out of memory for %s", c->where, name);
+    }
+    *f = (struct side_file){.next = c->side_files, .name = copy, .content = *content};
+    c->side_files = f;
+    return FATHOM_OK;
+}
+
 /* Called with the lock held. */
 static fathom_err open_side_file(struct checkpoint *c, const char *name, struct side_file **out,
                                  fathom_diag *d)
@@ -413,17 +432,8 @@ static fathom_err open_side_file(struct checkpoint *c, const char *name, struct 
     }
     struct content content;
     TRY(content_open(&content, c, name, d));
-    struct side_file *f = mem_calloc(1, sizeof *f);
-    char *copy = mem_strdup(name);
-    if (!f || !copy) {
-        content_close(&content);
-        mem_free(f);
-        mem_free(copy);
-        FAIL(d, FATHOM_ENOMEM, "%s: out of memory for %s", c->where, name);
-    }
-    *f = (struct side_file){.next = c->side_files, .name = copy, .content = content};
-    c->side_files = f;
-    *out = f;
+    TRY(add_side_file(c, name, &content, d));
+    *out = c->side_files;
     return FATHOM_OK;
 }
 
@@ -440,4 +450,15 @@ fathom_err checkpoint_file(struct checkpoint *c, const char *name, const char **
     *data = f->content.data ? f->content.data : "";
     *n = f->content.size;
     return FATHOM_OK;
+}
+
+fathom_err checkpoint_replace(struct checkpoint *c, const char *name, struct buf *text,
+                              fathom_diag *d)
+{
+    struct content content = {.size = text->len};
+    content.data = content.own = buf_steal(text);
+    pthread_mutex_lock(&c->side_lock); /* the newest of a name is the first in the list */
+    fathom_err err = add_side_file(c, name, &content, d);
+    pthread_mutex_unlock(&c->side_lock);
+    return err;
 }

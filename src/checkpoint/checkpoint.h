@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/buf.h"
 #include "base/limits.h"
 #include "base/os.h"
 #include "checkpoint/safetensors.h"
@@ -93,6 +94,14 @@ struct checkpoint_shard checkpoint_shard(const struct checkpoint *c, size_t i_sh
  * mapped until close. ENOTFOUND without touching d when absent. From any thread. */
 fathom_err checkpoint_file(struct checkpoint *c, const char *name, const char **data, size_t *n,
                            fathom_diag *d);
+
+/* checkpoint_replace - from now on checkpoint_file gives this text for the name; what it gave
+ * before stays valid
+ *
+ *   text  moved, after an error too
+ * Errors  ENOMEM. */
+fathom_err checkpoint_replace(struct checkpoint *c, const char *name, struct buf *text,
+                              fathom_diag *d);
 
 /* checkpoint_check - assert the invariants of checkpoint.c over every tensor; true */
 bool checkpoint_check(const struct checkpoint *c);

@@ -58,6 +58,7 @@ struct model_source {
     const fathom_bundle *bundle; /* NULL: none */
     bool is_config;              /* MODEL is a file: a config without weights, in `config` */
     struct file_map config_map;
+    struct buf config_text; /* with --hf-overrides in it; empty: as the file has it */
     fathom_bundle_file config_file;
     fathom_bundle config;
     const char *name; /* MODEL as given, without trailing slashes */
@@ -74,6 +75,10 @@ void model_source_close(struct model_source *m);
  * --load-format dummy the weights are not looked at and need not be there. */
 fathom_err model_source_open(struct checkpoint **out, const struct model_source *m,
                              const struct settings *s, fathom_diag *d);
+
+/* model_source_open_files - without its weights, whatever the load format */
+fathom_err model_source_open_files(struct checkpoint **out, const struct model_source *m,
+                                   const struct settings *s, fathom_diag *d);
 
 /* A checkpoint's way with text. */
 struct text_model {

@@ -16,10 +16,10 @@ static fathom_err load_config(struct model_config *config, const struct invocati
 {
     struct checkpoint *c = NULL;
     if (v->model->is_config) {
-        const struct file_map *map = &v->model->config_map;
-        return model_config_parse(config, map->data, map->size, d);
+        const fathom_bundle_file *file = &v->model->config_file;
+        return model_config_parse(config, (const char *)file->data, file->size, d);
     }
-    TRY(checkpoint_open_files(&c, v->model->bundle ? NULL : v->model->dir, v->model->bundle, d));
+    TRY(model_source_open_files(&c, v->model, v->settings, d));
     fathom_err err = model_config_load(config, c, d);
     checkpoint_close(c);
     return err;

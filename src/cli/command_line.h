@@ -168,12 +168,12 @@ struct settings {
     bool headless;
     const char *executor; /* of ranks, by a name of vLLM's */
     struct sglang_settings sglang;
-    const char *cluster_token;      /* NULL: none */
-    const char *devices;            /* NULL: not given */
-    struct device_list device_list; /* what it says */
-    int64_t threads;                /* 0: all processors */
-    int64_t max_model_len;          /* 0: the checkpoint's */
-    int64_t max_num_seqs;           /* 0: the engine's default, here and below */
+    const char *cluster_token;          /* NULL: none */
+    const char *devices, *hf_overrides; /* NULL: not given */
+    struct device_list device_list;     /* what it says */
+    int64_t threads;                    /* 0: all processors */
+    int64_t max_model_len;              /* 0: the checkpoint's */
+    int64_t max_num_seqs;               /* 0: the engine's default, here and below */
     int64_t max_num_batched_tokens;
     int64_t max_queued, max_num_queued_tokens;
     int64_t slo_ttft_ms, slo_tpot_ms;

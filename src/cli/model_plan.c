@@ -15,8 +15,8 @@ static fathom_err open_model(struct checkpoint **c, struct model_config *config,
 {
     *c = NULL;
     if (v->model->is_config) {
-        const struct file_map *map = &v->model->config_map;
-        return model_config_parse(config, map->data, map->size, d);
+        const fathom_bundle_file *file = &v->model->config_file;
+        return model_config_parse(config, (const char *)file->data, file->size, d);
     }
     fathom_diag inner = {{0}};
     fathom_err err = model_source_open(c, v->model, v->settings, &inner);

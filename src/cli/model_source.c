@@ -9,6 +9,7 @@
 #include "cli/cli.h"
 #include "cli/progress.h"
 #include "model/config.h"
+#include "model/config_override.h"
 
 /* The layouts that pilot_bundle.S writes by hand. */
 static_assert(sizeof(void *) == 8 && sizeof(size_t) == 8, "LP64");
@@ -19,6 +20,16 @@ static_assert(sizeof(fathom_bundle_file) == 24 && offsetof(fathom_bundle_file, n
 static_assert(sizeof(fathom_bundle) == 24 && offsetof(fathom_bundle, name) == 0 &&
                   offsetof(fathom_bundle, files) == 8 && offsetof(fathom_bundle, n_file) == 16,
               "pilot_bundle of pilot_bundle.S");
+
+static fathom_err override_file(struct model_source *m, const char *overrides, fathom_diag *d)
+{
+    const fathom_bundle_file *file = &m->config_file;
+    TRY(config_override(&m->config_text, (const char *)file->data, file->size, overrides, false,
+                        d));
+    m->config_file.data = (const unsigned char *)buf_str(&m->config_text);
+    m->config_file.size = m->config_text.len;
+    return FATHOM_OK;
+}
 
 fathom_err model_source_find(struct model_source *m, const struct settings *s,
                              const struct environment *e, fathom_diag *d)
@@ -49,7 +60,7 @@ fathom_err model_source_find(struct model_source *m, const struct settings *s,
                                               .data = (const unsigned char *)m->config_map.data,
                                               .size = m->config_map.size};
         m->config = (fathom_bundle){.name = m->name, .files = &m->config_file, .n_file = 1};
-        return FATHOM_OK;
+        return s->hf_overrides ? override_file(m, s->hf_overrides, d) : FATHOM_OK;
     }
     const char *folder = s->download_dir ? s->download_dir : e->hub_cache;
     const struct hub_cache cache = {.folder = folder[0] ? folder : NULL,
@@ -60,12 +71,29 @@ fathom_err model_source_find(struct model_source *m, const struct settings *s,
 void model_source_close(struct model_source *m)
 {
     file_map_close(&m->config_map);
+    buf_free(&m->config_text);
     memset(m, 0, sizeof *m);
 }
 
 static bool wants_dummy(const struct settings *s)
 {
     return strcmp(s->load_format, "dummy") == 0;
+}
+
+static fathom_err override_or_close(struct checkpoint **c, const struct settings *s, fathom_diag *d)
+{
+    fathom_err err = checkpoint_override(*c, s->hf_overrides, false, d);
+    if (!err) return FATHOM_OK;
+    checkpoint_close(*c);
+    *c = NULL;
+    return err;
+}
+
+fathom_err model_source_open_files(struct checkpoint **out, const struct model_source *m,
+                                   const struct settings *s, fathom_diag *d)
+{
+    TRY(checkpoint_open_files(out, m->bundle ? NULL : m->dir, m->bundle, d));
+    return override_or_close(out, s, d);
 }
 
 fathom_err model_source_open(struct checkpoint **out, const struct model_source *m,
@@ -75,10 +103,9 @@ fathom_err model_source_open(struct checkpoint **out, const struct model_source 
     if (m->is_config) {
         FAIL(d, FATHOM_EINVAL, "%s is a file, needed is the directory of a checkpoint", m->name);
     }
-    if (wants_dummy(s)) {
-        return checkpoint_open_files(out, m->bundle ? NULL : m->dir, m->bundle, d);
-    }
-    return m->bundle ? checkpoint_open_bundle(out, m->bundle, d) : checkpoint_open(out, m->dir, d);
+    if (wants_dummy(s)) return model_source_open_files(out, m, s, d);
+    TRY(m->bundle ? checkpoint_open_bundle(out, m->bundle, d) : checkpoint_open(out, m->dir, d));
+    return override_or_close(out, s, d);
 }
 
 static fathom_backend backend_of(const char *name)
@@ -122,6 +149,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
     *out = (fathom_options){
         .model_dir = m->bundle || m->is_config ? NULL : m->dir,
         .bundle = m->is_config ? &m->config : m->bundle,
+        .config_overrides = m->is_config ? NULL : s->hf_overrides, /* they are in it */
         .backend = backend_of(s->backend),
         .act = act_of(s->dtype),
         .head = head_of(s->head_dtype),

@@ -107,6 +107,11 @@ const struct option option_table[] = {
      "seed of requests that bring none; -1: drawn from the system at start", .kind = OPTION_COUNT,
      .lo = -1, .hi = 9e15, .group = GROUP_MODEL, .commands = ANSWERING | ON(RUN),
      .field = FIELD(seed), USE},
+    {"hf-overrides", NULL, "JSON", NULL,
+     "values in place of those of config.json, such as {\"num_hidden_layers\": 10}; an object "
+     "replaces the whole one there",
+     .kind = OPTION_JSON, .group = GROUP_MODEL, .commands = MODEL, .field = FIELD(hf_overrides),
+     USE},
     {"revision", NULL, "NAME", NULL, "branch, tag or commit of org/name; default: the main branch",
      .kind = OPTION_TEXT, .group = GROUP_MODEL, .commands = MODEL | SCORED | ON(PULL),
      .field = FIELD(revision), USE},

@@ -27,9 +27,10 @@
 #include "engine/runner.h"
 #include "fathom/follow.h"
 #include "model/config.h"
+#include "model/config_override.h"
 #include "model/weights.h"
 
-static fathom_err open_checkpoint(struct checkpoint **out, const fathom_options *o, fathom_diag *d)
+static fathom_err open_files(struct checkpoint **out, const fathom_options *o, fathom_diag *d)
 {
     bool any = o->bundle || o->model_dir;
     if (any && o->dummy) {
@@ -38,6 +39,12 @@ static fathom_err open_checkpoint(struct checkpoint **out, const fathom_options 
     if (o->bundle) return checkpoint_open_bundle(out, o->bundle, d);
     if (o->model_dir) return checkpoint_open(out, o->model_dir, d);
     FAIL(d, FATHOM_EINVAL, "no model: neither model_dir nor bundle is given");
+}
+
+static fathom_err open_checkpoint(struct checkpoint **out, const fathom_options *o, fathom_diag *d)
+{
+    TRY(open_files(out, o, d));
+    return checkpoint_override(*out, o->config_overrides, true, d);
 }
 
 static fathom_err check_draft_layer(const struct engine_settings *s, const struct checkpoint *c,

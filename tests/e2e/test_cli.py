@@ -289,6 +289,28 @@ class Cli(unittest.TestCase):
         _, err = run("plan", "--memory", "8G", "--kv-cache-memory-bytes", "500G", status=1)
         self.assertIn("is 536.9 GB, and of 8.6 GB that are free", err)
 
+    def test_values_of_the_config_may_be_others(self):
+        """As the same file with these values in it; weights that do not go with them are told."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "config.json")
+            with open(PILOT + "/config.json", encoding="utf-8") as f:
+                config = json.load(f)
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump({**config, "num_hidden_layers": 5, "index_topk": 64}, f)
+            plan = ("plan", "--load-format", "dummy", "--backend", "cpu", "--memory", "64G")
+            want = run(*plan, path)[0].split("\n", 1)[1]
+            for model in (), (PILOT,), (PILOT + "/config.json",):
+                given = ("--hf-overrides", '{"num_hidden_layers": 5}', "--hf-overrides.index_topk", "64")
+                self.assertEqual(run(*plan, *model, *given)[0].split("\n", 1)[1], want)
+        self.assertIn("layers          5: 1 dense", run("inspect", "--hf-overrides.num_hidden_layers", "5")[0])
+        ask = ("run", "-p", "Hello", "--max-tokens", "4", "--temperature", "0")
+        fewer = run(*ask, "--hf-overrides", '{"num_hidden_layers": 5, "num_nextn_predict_layers": 0}')[0]
+        self.assertNotEqual(fewer, run(*ask)[0])
+        _, err = run(*ask, "--hf-overrides.kv_lora_rank", "256", status=1)
+        self.assertIn("kv_lora_rank", err)
+        _, err = run(*ask, "--hf-overrides.num_hidden_layers", "12", status=1)
+        self.assertIn("model.layers.9", err)
+
     def test_plan_compares_layouts_for_a_load(self):
         load = ("--backend", "cpu", "--memory", "4G", "--concurrency", "40", "--input-len", "300",
                 "--output-len", "100")

@@ -14,6 +14,7 @@
 #include "base/mem.h"
 #include "checkpoint/checkpoint.h"
 #include "model/config.h"
+#include "model/config_override.h"
 #include "support/json_tree.h"
 
 #define DATA FATHOM_SOURCE_DIR "/tests/data/checkpoint/"
@@ -519,9 +520,64 @@ static void configs_come_from_the_checkpoint(void **state)
     checkpoint_close(c);
 }
 
+static void values_may_be_given_in_place_of_the_files(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *config, *overrides, *made, *fault;
+    } cases[] = {
+        {"{\"a\":1,\"b\":{\"c\":2,\"d\":3}}", "{\"b\":{\"c\":4},\"e\":null,\"a\":\"x\"}",
+         "{\"a\":\"x\",\"b\":{\"c\":4},\"e\":null}", NULL},
+        {"{\"a\":1}", "{}", "{\"a\":1}", NULL},
+        {"{\"a\":1}", "[]", NULL, "--hf-overrides: the text is an array, an object is needed"},
+        {"{\"a\":1}", "{", NULL, "--hf-overrides"},
+        {"[]", "{}", NULL, "config.json: the text is an array, an object is needed"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct buf b = {0};
+        fathom_diag d = {0};
+        const char *text = cases[i].config;
+        fathom_err err = config_override(&b, text, strlen(text), cases[i].overrides, true, &d);
+        assert_int_equal(err, cases[i].made ? FATHOM_OK : FATHOM_EFORMAT);
+        if (cases[i].made) assert_string_equal(buf_str(&b), cases[i].made);
+        if (cases[i].fault) assert_non_null(strstr(d.text, cases[i].fault));
+        buf_free(&b);
+    }
+}
+
+/* Also for who has read the file before. */
+static void a_checkpoint_has_them_from_then_on(void **state)
+{
+    (void)state;
+    struct checkpoint *c;
+    struct model_config config;
+    const char *before, *text;
+    size_t n_before, n;
+    fathom_diag d = {0};
+    const char *dir = FATHOM_SOURCE_DIR "/models/pilot";
+    assert_int_equal(checkpoint_open(&c, dir, &d), FATHOM_OK);
+    assert_int_equal(checkpoint_file(c, "config.json", &before, &n_before, &d), FATHOM_OK);
+    assert_int_equal(checkpoint_override(c, NULL, true, &d), FATHOM_OK);
+    assert_int_equal(checkpoint_override(c, "{\"num_hidden_layers\":5}", true, &d), FATHOM_OK);
+    assert_int_equal(checkpoint_override(c, "{\"index_topk\":64}", true, &d), FATHOM_OK);
+    assert_int_equal(model_config_load(&config, c, &d), FATHOM_OK);
+    assert_int_equal(config.n_layer, 5);
+    assert_int_equal(config.index_topk, 64);
+    assert_int_equal(config.n_head, 4);
+    assert_int_equal(checkpoint_file(c, "config.json", &text, &n, &d), FATHOM_OK);
+    assert_true(text != before && before[0] == '{');
+    checkpoint_close(c);
+    assert_int_equal(checkpoint_open_files(&c, "/nowhere", NULL, &d), FATHOM_OK);
+    assert_int_equal(checkpoint_override(c, "{}", true, &d), FATHOM_ENOTFOUND);
+    assert_string_equal(d.text, "/nowhere: there is no config.json");
+    checkpoint_close(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_may_be_given_in_place_of_the_files),
+        cmocka_unit_test(a_checkpoint_has_them_from_then_on),
         cmocka_unit_test(every_release_is_read),
         cmocka_unit_test(kimi_k2_is_read),
         cmocka_unit_test(variants_are_read),
