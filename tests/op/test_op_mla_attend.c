@@ -270,6 +270,19 @@ static void test_long_context(void **state)
     close_attend(&a);
 }
 
+/* More tokens than a few, of more rows than one block takes where blocks are apart. */
+static void test_units_of_many_tokens(void **state)
+{
+    (void)state;
+    const struct op_batch_case b = {"units apart", 2, {{256, 65}, {511, 1}}};
+    struct attend a;
+    if (!op_is_cuda() || op_is_portable()) return;
+    open_attend(&a, ACT_FP8, KV_TYPE_FP8, false);
+    set_case(&a, &b);
+    check_now(&a, false);
+    close_attend(&a);
+}
+
 /* What mla_out makes of the step's attention, of latents of its own or of what is left to it. */
 static float *run_out(struct attend *a, bool left)
 {
@@ -383,6 +396,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_fp8_cache),
         cmocka_unit_test(test_select_all),
         cmocka_unit_test(test_nan_in_unselected_rows),
+        cmocka_unit_test(test_units_of_many_tokens),
         cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_many_heads),
         cmocka_unit_test(test_large_scores),

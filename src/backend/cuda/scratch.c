@@ -41,8 +41,11 @@ static uint32_t part_rows(const struct backend_config *c)
         uint32_t groups = (uint32_t)div_up(rows, ATTEND_GROUP);
         return (uint32_t)least(c->max_token, most) * attend_heads_units(groups);
     }
-    uint64_t n_unit = div_up(rows, (uint64_t)ATTEND_GROUP * ATTEND_UNIT);
-    return (uint32_t)(least(c->max_token, ATTEND_UNIT_TOKENS_MAX) * n_unit);
+    const uint64_t n_unit = div_up(rows, (uint64_t)ATTEND_GROUP * ATTEND_UNIT);
+    const uint64_t few = least(c->max_token, ATTEND_UNIT_TOKENS_MAX) * n_unit;
+    const uint64_t many = ATTEND_UNIT_BLOCKS_MAX / div_up(c->n_head, ATTEND_HEAD_BLOCK);
+    if (c->kv.type != KV_TYPE_FP8) return (uint32_t)few;
+    return (uint32_t)most(few, least(c->max_token, many) * least(n_unit, ATTEND_UNIT_FEW));
 }
 
 /* A span keeps its choice, keys and positions, over its scores; the last may have few of them. */

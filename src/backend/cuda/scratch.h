@@ -19,11 +19,25 @@ enum { INPUT_SUMS_GROUP = 32, LISTED_SUMS_GROUP = 64 };
 enum {
     ATTEND_GROUP = KV_PAGE_TOKENS, /* rows of a group */
     ATTEND_UNIT = 4,               /* groups of a unit */
+    ATTEND_HEAD_BLOCK = 16,        /* heads of a block */
     ATTEND_CLUSTER_MAX = 8,        /* up to so many units are merged by a cluster */
     ATTEND_CLUSTER_TOKENS_MAX = 8, /* of each of so many tokens */
     ATTEND_DEEP_TOKENS_MAX = 1,    /* whose rows are all on their way at once, up to so many */
     ATTEND_UNIT_TOKENS_MAX = 64,   /* else, up to so many, by a kernel of its own */
+    ATTEND_UNIT_BLOCKS_MAX = 160,  /* or where tokens, 16 heads each, are up to so many, and */
+    ATTEND_UNIT_FEW = 8,           /* units of a token */
 };
+
+/* attend_by_units - do units of n_token tokens have blocks of their own? Else a block takes all of
+ * a token's. Two blocks of an FP8 cache's rows fit a multiprocessor, which together are 1.6 times
+ * as fast as one, so up to some more tokens than there are multiprocessors it pays to leave units
+ * apart. */
+static inline bool attend_by_units(uint32_t n_token, uint32_t n_unit, uint32_t n_head_block,
+                                   enum kv_type type)
+{
+    return n_token <= ATTEND_UNIT_TOKENS_MAX || (type == KV_TYPE_FP8 && n_unit <= ATTEND_UNIT_FEW &&
+                                                 n_token * n_head_block <= ATTEND_UNIT_BLOCKS_MAX);
+}
 
 /* Attention of prompt rows in expanded form (sm90/prompt.cuh): contexts are cut into tiles. A pass
  * takes fewer requests before it takes fewer heads than PROMPT_HEADS_MIN at once. */

@@ -4,7 +4,7 @@
  * summed up in registers, relative to the largest score so far. Units are merged one after the
  * other into the result. Where up to 8 tokens have 2 to 8 units each, a unit has two blocks, which
  * make half of the output's columns each; blocks of a half are a cluster that merges them. Else a
- * block takes a whole token, or one unit where tokens are few, which combine_kernel merges. The
+ * block takes a whole token, or one unit (attend_by_units), which combine_kernel merges. The
  * arithmetic is the same in each case, so the bits do not depend on how many tokens run. Groups are
  * computed in attend_group.cuh. */
 #include "backend/cuda/launch.cuh"
@@ -445,7 +445,7 @@ static fathom_err run(struct cuda_backend *c, struct attend_args &a, uint32_t n_
             return launch<TYPE, PIECE_CLUSTER, deep_stages<TYPE>()>(c, grid, n_unit, a);
         return launch<TYPE, PIECE_CLUSTER, STAGES>(c, grid, n_unit, a);
     }
-    if (n_unit == 1 || n_token > ATTEND_UNIT_TOKENS_MAX)
+    if (n_unit == 1 || !attend_by_units(n_token, n_unit, heads, TYPE))
         return launch<TYPE, PIECE_TOKEN, STAGES>(c, dim3(1, n_token, heads), 1, a);
     ASSERT(n_token * n_unit <= c->part_rows); /* of part_out and part_stat */
     a.n_part = n_unit;
