@@ -32,8 +32,8 @@ struct host_net {
     uint32_t n_rank;
     unsigned char *packs; /* [n_local][pack_bytes], where a rank may lay out what it shows */
     size_t pack_bytes;
-    /* Brings place->n_bytes of every rank to all processes, or to each what place->starts says is
-     * for its ranks.
+    /* Brings place->n_bytes of every rank, or as many as place->sizes says, to all processes, or to
+     * each what place->starts says is for its ranks.
      *
      *   shown   [n_rank]: of the ranks here as they show it; of the others filled, until the next
      *           swap
@@ -68,6 +68,8 @@ struct host_place {
     const size_t *starts; /* NULL: all of it is for all ranks; or of what each shows the bytes
                              [starts[r], starts[r + 1]) are for rank r, of n_rank, and a net brings
                              no more. It stays until host_meet returns */
+    const size_t *sizes; /* NULL: each shows n_bytes; or rank r, of n_rank, sizes[r] of them, all of
+                             it for all. It stays as long */
 };
 
 /* host_group_create - the ranks r[0 .. n) become each other's peers
@@ -136,11 +138,5 @@ fathom_err host_gather_logits(struct host_rank *r, const float *own, size_t stri
 
 /* host_share_draws - what each row's owner has drawn, to all ranks */
 fathom_err host_share_draws(struct host_rank *r, const struct sample_args *a);
-
-/* host_share_rows - share_rows (op_attn.h) between caches in the memory of this process
- *
- *   n_share  ranks of a lane
- * Needs   a group of all ranks without a net, or none. */
-fathom_err host_share_rows(struct host_rank *r, uint32_t n_share, const struct share_rows_args *a);
 
 #endif

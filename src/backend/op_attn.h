@@ -82,9 +82,11 @@ struct mla_front_args {
  *          is. The ranks of that lane have it, alike, and rank t of every other lane writes what
  *          rank t of it has: latent row, and index key if the cache has one
  * Numerics bits are copied.
- * Needs    ranks of one host; one segment more than lanes at most; all make this call, layer by
- *          layer in the same order.
- * Cost     n_row rows and keys stored, once on each rank of the other lanes.
+ * Needs    one segment more than lanes at most; all make this call, layer by layer in the same
+ *          order.
+ * Cost     n_row rows and keys stored, once on each rank of the other lanes; over hosts packed and
+ *          sent besides.
+ * Errors   EPEER: a rank or a host is lost.
  */
 struct share_rows_args {
     const struct kv_cache *kv;

@@ -67,22 +67,36 @@ static struct span span_of(const struct host_lanes *l, const struct host_place *
     return (struct span){place->starts[r0], place->starts[r0 + l->net.n_local]};
 }
 
-/* A span of what ranks r0 .. r1 - 1 show. */
-static fathom_err send_ranks(struct page_link *to, const void **shown, uint32_t r0, uint32_t r1,
-                             struct span s, fathom_diag *d)
+/* Of a span what rank r shows. */
+static struct span shown_by(const struct host_place *place, uint32_t r, struct span s)
 {
-    ASSERT(r0 <= r1 && s.lo <= s.hi);
-    for (uint32_t r = r0; r < r1 && s.lo < s.hi; r++)
-        TRY(send_bytes(to, (const char *)shown[r] + s.lo, s.hi - s.lo, d));
+    ASSERT(s.lo <= s.hi && s.hi <= place->n_bytes);
+    if (!place->sizes) return s;
+    ASSERT(!place->starts && place->sizes[r] <= place->n_bytes);
+    return (struct span){0, place->sizes[r]};
+}
+
+/* A span of what ranks r0 .. r1 - 1 show. */
+static fathom_err send_ranks(struct page_link *to, const struct host_place *place,
+                             const void **shown, uint32_t r0, uint32_t r1, struct span all,
+                             fathom_diag *d)
+{
+    ASSERT(r0 <= r1);
+    for (uint32_t r = r0; r < r1; r++) {
+        const struct span s = shown_by(place, r, all);
+        if (s.lo < s.hi) TRY(send_bytes(to, (const char *)shown[r] + s.lo, s.hi - s.lo, d));
+    }
     return FATHOM_OK;
 }
 
-static fathom_err receive_ranks(struct host_lanes *l, struct page_link *from, const void **shown,
-                                uint32_t r0, uint32_t r1, struct span s, fathom_diag *d)
+static fathom_err receive_ranks(struct host_lanes *l, struct page_link *from,
+                                const struct host_place *place, const void **shown, uint32_t r0,
+                                uint32_t r1, struct span all, fathom_diag *d)
 {
-    ASSERT(r1 <= l->net.n_rank && s.lo <= s.hi && s.hi <= l->max_bytes);
+    ASSERT(r1 <= l->net.n_rank && all.hi <= l->max_bytes);
     for (uint32_t r = r0; r < r1; r++) {
         unsigned char *to = l->shown + r * l->max_bytes;
+        const struct span s = shown_by(place, r, all);
         if (s.lo < s.hi) TRY(from->ops->receive(from, to + s.lo, s.hi - s.lo, patience(), d));
         shown[r] = to;
     }
@@ -126,7 +140,7 @@ static fathom_err take_from(struct host_lanes *l, uint32_t r, const struct meeti
     ASSERT(r >= 1 && r < l->hosts->n_node);
     TRY(receive_meeting(link, m, d));
     for (uint32_t i = 0; i < n; i++)
-        TRY(receive_ranks(l, link, shown, r0, r0 + l->net.n_local, spans[i], d));
+        TRY(receive_ranks(l, link, place, shown, r0, r0 + l->net.n_local, spans[i], d));
     return FATHOM_OK;
 }
 
@@ -138,8 +152,8 @@ static fathom_err give_to(struct host_lanes *l, uint32_t r, const struct meeting
     const struct span s = span_of(l, place, r);
     ASSERT(r >= 1 && r < l->hosts->n_node);
     TRY(send_bytes(link, m, sizeof *m, d));
-    TRY(send_ranks(link, shown, 0, r0, s, d));
-    return send_ranks(link, shown, r0 + l->net.n_local, l->net.n_rank, s, d);
+    TRY(send_ranks(link, place, shown, 0, r0, s, d));
+    return send_ranks(link, place, shown, r0 + l->net.n_local, l->net.n_rank, s, d);
 }
 
 static fathom_err swap_on_host_0(struct host_lanes *l, const struct meeting *m,
@@ -170,10 +184,10 @@ static fathom_err swap_on_another(struct host_lanes *l, const struct meeting *m,
     const uint32_t n = spans_from(l, place, host, spans);
     ASSERT(r0 > 0 && r1 <= l->net.n_rank);
     TRY(send_bytes(link, m, sizeof *m, d));
-    for (uint32_t i = 0; i < n; i++) TRY(send_ranks(link, shown, r0, r1, spans[i], d));
+    for (uint32_t i = 0; i < n; i++) TRY(send_ranks(link, place, shown, r0, r1, spans[i], d));
     TRY(receive_meeting(link, m, d));
-    TRY(receive_ranks(l, link, shown, 0, r0, own, d));
-    return receive_ranks(l, link, shown, r1, l->net.n_rank, own, d);
+    TRY(receive_ranks(l, link, place, shown, 0, r0, own, d));
+    return receive_ranks(l, link, place, shown, r1, l->net.n_rank, own, d);
 }
 
 static fathom_err swap(struct host_net *net, const struct host_place *place, const void **shown,

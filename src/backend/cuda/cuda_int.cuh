@@ -375,7 +375,7 @@ struct cuda_backend {
     float *net_parts;    /* of ranks on several hosts: [world][rows][D] */
     uint32_t *net_draws; /* [world][rows][NET_DRAW_WORDS] */
     struct {
-        char *rows; /* [world][rows of a round][row] */
+        char *rows; /* [world][rows of a round][row], of the cache too */
         char *sums; /* [2][world][rows of a round][D] as they travel: from here, and from others */
     } net_ep;
     uint32_t *sample_count; /* [rows of a sample call][V] */

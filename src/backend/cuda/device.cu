@@ -64,6 +64,14 @@ static void renew(struct backend *b)
     if (c->net) net_renew(c->net);
 }
 
+static fathom_err share_rows(struct backend *b, const struct share_rows_args *a)
+{
+    struct cuda_backend *c = cuda_of(b);
+    op_check_share_rows(&c->c, a);
+    if (c->ep.world < 2) return FATHOM_OK; /* one rank has all rows */
+    return c->net ? cuda_net_share(c, a) : cuda_share_rows(c, a);
+}
+
 /* ---- memory ---- */
 
 /* What the seam promises of device memory, and more than any kernel's vector access needs. */
@@ -342,7 +350,7 @@ static constexpr struct backend_ops make_ops(void)
     o.spread_rows = cuda_spread_rows;
     o.reduce_norm = cuda_reduce_norm;
     o.mla_front = cuda_mla_front;
-    o.share_rows = cuda_share_rows;
+    o.share_rows = share_rows;
     o.index_topk = cuda_index_topk;
     o.mla_attend = cuda_mla_attend;
     o.mla_out = cuda_mla_out;

@@ -151,7 +151,7 @@ static inline uint32_t peer_cache_row_bytes(const struct backend_config *c)
     return c->kv.row_bytes + (c->kv.has_index ? key : 0);
 }
 
-/* Of ranks that experts are whole on. Lanes of one host share rows. */
+/* Of ranks that experts are whole on. Lanes of one host share rows over it too. */
 static inline uint64_t peer_lay_out_ep(struct peer_layout *l, const struct backend_config *c)
 {
     const uint64_t world = l->world, n_row = peer_ep_rows(c), n_listed = peer_ep_rows_listed(c);

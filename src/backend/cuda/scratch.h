@@ -164,7 +164,7 @@ enum cuda_scratch {
     SCRATCH_NET_PARTS, /* f32 [world][rows][D]: parts of rows, of ranks on several hosts; or bf16,
                           with the own ones behind them */
     SCRATCH_NET_DRAWS, /* [world][rows][NET_DRAW_WORDS] */
-    SCRATCH_NET_ROWS,  /* of moe_ep over hosts: [world][rows of a round][row] */
+    SCRATCH_NET_ROWS,  /* of moe_ep and share_rows over hosts: [world][rows of a round][row] */
     SCRATCH_NET_SUMS,  /* f32 [2][world][rows of a round][D] */
     SCRATCH_N,
 };

@@ -15,6 +15,7 @@
 #include "backend/host_device.h"
 #include "backend/host_ep.h"
 #include "backend/host_group.h"
+#include "backend/host_share.h"
 #include "backend/op_check.h"
 #include "base/assert.h"
 

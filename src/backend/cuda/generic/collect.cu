@@ -648,14 +648,11 @@ static void set_pieces(struct spread_args *k, const struct batch_share *s, uint3
     k->is_met = lanes != (1u << n_lane) - 1;
 }
 
-fathom_err cuda_share_rows(struct backend *b, const struct share_rows_args *a)
+fathom_err cuda_share_rows(struct cuda_backend *c, const struct share_rows_args *a)
 {
-    struct cuda_backend *c = cuda_of(b);
     const struct batch_share *s = a->share;
     const struct kv_layer kv = kv_layer_of(a->kv, a->layer);
     struct spread_args k = {};
-    op_check_share_rows(&c->c, a);
-    if (c->ep.world < 2) return FATHOM_OK; /* one rank has all rows */
     ASSERT(!c->net && c->ep.at.spread_units > 0);
     k.n_array = cuda_cache_arrays(k.array, &kv, c->c.kv.has_index, NULL);
     k.run = 1;

@@ -69,7 +69,8 @@ struct row_array {
 
 /* cuda_spread - rows of their owners to all: row t is that of row_owner(t, row_run(n_row), world)
  * cuda_cache_arrays - the arrays of a layer's cache into to[], of rows at slot; returns how many
- * cuda_own_rows, cuda_spread_rows, cuda_share_rows - of the seam
+ * cuda_own_rows, cuda_spread_rows - of the seam
+ * cuda_share_rows - of the seam, between ranks of one host
  * cuda_share_draws - what sample has written of rows that it drew, to all */
 fathom_err cuda_spread(struct cuda_backend *c, const struct row_array *array, uint32_t n_array,
                        uint32_t n_row);
@@ -77,7 +78,7 @@ uint32_t cuda_cache_arrays(struct row_array *to, const struct kv_layer *kv, bool
                            const int32_t *slot);
 uint32_t cuda_own_rows(const struct backend *b, uint32_t n_token);
 fathom_err cuda_spread_rows(struct backend *b, const struct spread_rows_args *a);
-fathom_err cuda_share_rows(struct backend *b, const struct share_rows_args *a);
+fathom_err cuda_share_rows(struct cuda_backend *c, const struct share_rows_args *a);
 fathom_err cuda_share_draws(struct cuda_backend *c, const struct sample_args *a);
 
 /* cuda_logits_to_owners - each rank has its columns of all rows: part [n_row][V / world]; row i

@@ -1,4 +1,5 @@
-/* collect_net.cu - sums, logits and draws of ranks on several hosts; moe_ep_net.cu has the rest
+/* collect_net.cu - sums, logits, draws and cache rows of ranks on several hosts; moe_ep_net.cu has
+ * the rest
  *
  * What a rank has goes to the others as it lies, or rounded (cuda_parts_are_rounded), and what they
  * have comes into scratch: NCCL moves bytes and adds nothing up. A sum is formed as in collect.cu:
@@ -11,8 +12,10 @@
 #include "backend/cuda/common.cuh"
 #include "backend/cuda/generic/collect.cuh"
 #include "backend/cuda/generic/collect_net.cuh"
+#include "backend/cuda/kv.cuh"
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/peers.cuh"
+#include "backend/share_round.h"
 
 enum { NET_THREADS = 256 };
 
@@ -286,6 +289,115 @@ fathom_err cuda_net_draws(struct cuda_backend *c, const struct sample_args *a)
     TRY(cuda_net_swap(c, &c->peers, own, 0, all, n_word * 4ull));
     return cuda_launch(c, "sample", net_take_draws, dim3(a->n_row), 2 * WARP, 0, *a,
                        (const uint32_t *)all, c->peers.rank, world);
+}
+
+/* ---- rows of a cache ---- */
+
+enum { NET_SHARE_THREADS = 64 };
+
+/* Rows of positions one behind the other, packed from row `row` on, by blocks up to `end`. */
+struct net_piece {
+    uint32_t position, row, end;
+};
+
+struct net_share_args {
+    struct row_array array[SPREAD_ARRAYS_MAX]; /* of the cache */
+    uint32_t n_array, row_units;
+    const int32_t *pages;
+    char *rows; /* packed: [row][row_units] of PEER_UNIT */
+    bool packs; /* into rows, or else out of them */
+    struct net_piece piece[SHARE_SEGMENTS_MAX];
+};
+
+/* A block a row. */
+__global__ void __launch_bounds__(NET_SHARE_THREADS)
+    net_share_kernel(const GRID_CONSTANT struct net_share_args a)
+{
+    uint32_t i = 0;
+    kernel_begin();
+    while (blockIdx.x >= a.piece[i].end) i++;
+    const uint32_t k = blockIdx.x - (i > 0 ? a.piece[i - 1].end : 0);
+    const uint32_t slot = (uint32_t)kv_slot(a.pages, (int)(a.piece[i].position + k));
+    char *const row = a.rows + (size_t)(a.piece[i].row + k) * a.row_units * PEER_UNIT;
+    for (uint32_t u = threadIdx.x; u < a.row_units; u += blockDim.x) {
+        uint32_t unit = u, which = 0;
+        while (unit >= ceil_div(a.array[which].n_byte, PEER_UNIT))
+            unit -= ceil_div(a.array[which++].n_byte, PEER_UNIT);
+        const struct row_array &r = a.array[which];
+        const uint32_t left = r.n_byte - unit * PEER_UNIT;
+        const uint32_t n_byte = left < PEER_UNIT ? left : PEER_UNIT;
+        char *const at = (char *)r.data + slot / KV_PAGE_TOKENS * r.page_bytes +
+                         (size_t)(slot % KV_PAGE_TOKENS) * r.n_byte + unit * PEER_UNIT;
+        uint4 *const packed = (uint4 *)(row + (size_t)u * PEER_UNIT);
+        if (a.packs)
+            *packed = peer_unit(at, n_byte);
+        else
+            peer_unit_put(at, n_byte, *packed);
+    }
+}
+
+/* Rows of a round, of this rank's lane, or else of the others. */
+static fathom_err move_cache_rows(struct cuda_backend *c, struct net_share_args *k,
+                                  const struct share_piece *pieces, uint32_t n_piece,
+                                  uint32_t n_run, bool packs)
+{
+    const struct parallel *p = &c->c.parallel;
+    uint32_t n = 0, n_row = 0;
+    for (uint32_t i = 0; i < n_piece; i++) {
+        const struct share_piece *of = &pieces[i];
+        if ((of->lane == p->dp.rank) != packs) continue;
+        n_row += of->n_row;
+        const uint32_t rank = of->lane * p->tp.size + p->tp.rank;
+        k->piece[n++] = {of->position, rank * n_run + of->row, n_row};
+    }
+    k->packs = packs;
+    if (n_row == 0) return FATHOM_OK;
+    return cuda_launch(c, packs ? "share_rows: pack" : "share_rows: put", net_share_kernel,
+                       dim3(n_row), NET_SHARE_THREADS, 0, *k);
+}
+
+/* Rows [row0, row0 + n_run) of each lane, between its rank and their like. */
+static fathom_err share_round(struct cuda_backend *c, struct net_share_args *k,
+                              const struct batch_share *s, uint32_t row0, uint32_t n_run)
+{
+    const struct parallel *p = &c->c.parallel;
+    const uint64_t row_bytes = (uint64_t)k->row_units * PEER_UNIT, stride = n_run * row_bytes;
+    struct share_piece pieces[SHARE_SEGMENTS_MAX];
+    uint32_t in_rows[PARALLEL_RANKS_MAX] = {}, out_rows[PARALLEL_RANKS_MAX] = {};
+    const uint32_t n_piece = share_round_pieces(pieces, s, row0, n_run);
+    for (uint32_t lane = 0; lane < p->dp.size; lane++) {
+        const uint32_t rank = lane * p->tp.size + p->tp.rank;
+        in_rows[rank] = share_round_rows(s, lane, row0, n_run);
+        out_rows[rank] = share_round_rows(s, p->dp.rank, row0, n_run);
+    }
+    const struct net_side out = {k->rows + c->ep.rank * stride, 0, row_bytes, out_rows, 1};
+    const struct net_side in = {k->rows, stride, row_bytes, in_rows, 1};
+    TRY(move_cache_rows(c, k, pieces, n_piece, n_run, true));
+    TRY(cuda_net_swap_rows(c, &c->ep, &out, &in));
+    return move_cache_rows(c, k, pieces, n_piece, n_run, false);
+}
+
+/* As many rows at once as there is room for rows of moe_ep. */
+fathom_err cuda_net_share(struct cuda_backend *c, const struct share_rows_args *a)
+{
+    const struct batch_share *s = a->share;
+    const struct kv_layer kv = kv_layer_of(a->kv, a->layer);
+    const uint32_t world = c->ep.world;
+    struct net_share_args k = {};
+    uint32_t n_most = 0;
+    k.n_array = cuda_cache_arrays(k.array, &kv, c->c.kv.has_index, NULL);
+    k.pages = a->pages;
+    k.rows = c->net_ep.rows;
+    for (uint32_t i = 0; i < k.n_array; i++) k.row_units += ceil_div(k.array[i].n_byte, PEER_UNIT);
+    const uint64_t n_room = c->ep.at.ep_turn_units / ((uint64_t)world * k.row_units);
+    const uint32_t n_run = n_room < s->n_row ? (uint32_t)n_room : s->n_row;
+    ASSERT(n_run >= 1 && world == parallel_n_peer(&c->c.parallel));
+    for (uint32_t lane = 0; lane < c->c.parallel.dp.size; lane++) {
+        const uint32_t n = share_round_rows(s, lane, 0, s->n_row);
+        n_most = n > n_most ? n : n_most;
+    }
+    for (uint32_t row0 = 0; row0 < n_most; row0 += n_run) TRY(share_round(c, &k, s, row0, n_run));
+    return FATHOM_OK;
 }
 
 /* ---- the first calls ---- */

@@ -18,7 +18,8 @@ struct net_side {
  * has for this one to `to` + r * n_byte
  * cuda_net_sum - delta [n_row][D], this rank's part of each row, becomes the sum over ranks, in
  * rank order
- * cuda_net_logits, cuda_net_draws - as cuda_logits_to_owners and cuda_share_draws */
+ * cuda_net_logits, cuda_net_draws, cuda_net_share - as cuda_logits_to_owners, cuda_share_draws and
+ * cuda_share_rows */
 fathom_err cuda_net_swap_rows(struct cuda_backend *c, const struct peers *group,
                               const struct net_side *out, const struct net_side *in);
 fathom_err cuda_net_swap(struct cuda_backend *c, const struct peers *group, const void *from,
@@ -26,6 +27,7 @@ fathom_err cuda_net_swap(struct cuda_backend *c, const struct peers *group, cons
 fathom_err cuda_net_sum(struct cuda_backend *c, float *delta, uint32_t n_row);
 fathom_err cuda_net_logits(struct cuda_backend *c, const float *part, float *out, uint32_t n_row);
 fathom_err cuda_net_draws(struct cuda_backend *c, const struct sample_args *a);
+fathom_err cuda_net_share(struct cuda_backend *c, const struct share_rows_args *a);
 
 /* cuda_net_connect - of the seam */
 fathom_err cuda_net_connect(struct backend *b);
