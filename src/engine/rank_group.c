@@ -382,18 +382,14 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     return FATHOM_OK;
 }
 
-/* Rows of a cache go from lane to lane within one host. */
-static bool can_share_rows(const struct rank_group *g)
-{
-    ASSERT(g->ranks[0].backend);
-    return !g->hosts && g->ranks[0].backend->ops->share_rows;
-}
-
-/* Ranks are of lanes where requests are cut; before commands are told. */
+/* Ranks are of lanes where requests are cut; before commands are told. Of a lane that has no other
+ * beside it on this host it is the only one. */
 static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *plan, fathom_diag *d)
 {
     const struct parallel *p = &g->from->settings->place.parallel;
-    if (p->dp.size <= 1 || g->n_rank == 1) return FATHOM_OK;
+    if (p->dp.size <= 1) return FATHOM_OK;
+    g->base.shares_rows = g->ranks[0].backend->ops->share_rows != NULL;
+    if (g->n_rank == 1) return FATHOM_OK;
     const uint32_t n_lane = g->n_rank / p->tp.size;
     ASSERT(n_lane >= 1 && g->n_rank % p->tp.size == 0);
     g->base.hosts = mem_calloc(n_lane, sizeof *g->base.hosts);
@@ -404,7 +400,6 @@ static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *pla
     g->base.n_lane = n_lane;
     g->base.lane_pages = plan->n_page;
     g->n_lane_rank = p->tp.size;
-    g->base.shares_rows = can_share_rows(g);
     return FATHOM_OK;
 }
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """test_hosts - processes as hosts on loopback, with the pilot
 
-    test_hosts.py same|lost|moved|drained|stages|stages_lost|lanes|lanes_lost|gpu|gpu_one_each|gpu_lost|
-        gpu_sums|gpu_sums_four|gpu_sums_lost|gpu_lanes|gpu_lanes_four|gpu_lanes_lost|gpu_ahead|pmix|refused
-        PROGRAM
+    test_hosts.py same|lost|moved|drained|stages|stages_lost|lanes|lanes_lost|shared|gpu|gpu_one_each|gpu_lost|
+        gpu_sums|gpu_sums_four|gpu_sums_lost|gpu_lanes|gpu_lanes_four|gpu_lanes_lost|gpu_shared|gpu_ahead|pmix|
+        refused PROGRAM
 
 same: answers are those of two ranks in one process, many at once, with log-probabilities and drafts.
 lost: the other host is killed, then host 0: the one that stays says so and loads nothing again.
@@ -11,11 +11,13 @@ moved: behind a router nobody sees that the other host is killed: the streams go
 drained: an answer that outlasts host 0's drain is told so; the other host, told to end before, stays till then.
 stages, stages_lost: likewise of hosts that have stages, two of two ranks each and more.
 lanes, lanes_lost: likewise of hosts whose ranks have requests of their own.
+shared: prompts that the lanes of all hosts compute together are answered as those that stay on their lane.
 gpu, gpu_one_each, gpu_lost: likewise of stages on GPUs, two or one of them a stage, which the program
 simulates: few and short answers.
 gpu_sums, gpu_sums_four, gpu_sums_lost: likewise of ranks that share layers, with the double of NCCL beside the
 program.
 gpu_lanes, gpu_lanes_four, gpu_lanes_lost: likewise of ranks that have requests of their own.
+gpu_shared: as shared.
 gpu_ahead: of ranks that share layers, steps are launched behind the one that runs, as in one process; of those with
 requests of their own gpu_lanes_four asks that.
 pmix: mpirun starts them, and nobody says where host 0 is; ends with 77 where that cannot be done.
@@ -46,6 +48,9 @@ LANES = ("-dp", "2", "--enable-expert-parallel")
 DRAFTS = ("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
 TEXTS = ["Hello, who", "The sea was", "Write a line about rope and tide:",
          "One two three, and the ship went on. " * 9] * 2
+LONG_TEXTS = ["The rope was long, and the tide was slow. " * 24,
+              "The rope was long, and the tide was slow. " * 20 + "So it is said of the men who came in the " * 8,
+              "A light was on the hill, and nobody saw it. " * 16, "Three boats lay in the bay below. " * 16]
 
 
 # What is asked: tokens of an answer, and of one that is under way for as long as a test wants
@@ -181,6 +186,55 @@ def lanes():
     check_same(shared, shared, *DRAFTS)
 
 
+def answer_long(server):
+    """Of two prompts one after the other on the lane 1, of which the second begins as the first; then of two at once."""
+    def ask(text, lane):
+        body = {"prompt": text, "max_tokens": N_TOKEN, "temperature": 0, "ignore_eos": True, "logprobs": 3}
+        choice = server.post("/v1/completions", {**body, "data_parallel_rank": lane})["choices"][0]
+        return choice["text"], choice["logprobs"]
+
+    out = [ask(text, 1) for text in LONG_TEXTS[:2]] + [None, None]
+
+    def ask_on(lane):
+        out[2 + lane] = ask(LONG_TEXTS[2 + lane], lane)
+
+    threads = [threading.Thread(target=ask_on, args=(lane,)) for lane in (0, 1)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert None not in out
+    return out
+
+
+def n_shared(server):
+    return sum(v for k, v in server.metrics().items() if k.startswith("fathom_prompt_tokens_shared_total"))
+
+
+def check_shared(cut, *more, least=300):
+    """As one host answers that shares no prompt."""
+    alone = Server(*FLAGS, *cut, *more, "--share-prompts", "-1")
+    want = answer_long(alone)
+    assert n_shared(alone) == 0
+    alone.stop()
+    port, shares = free_port(), (*more, "--share-prompts", "8")
+    other = Follower(port, *cut, *shares)
+    first = Server(*FLAGS, *cut, *of_hosts(port, 0), *shares)
+    wait_until(lambda: ready(first)[0] == 200)
+    assert answer_long(first) == want
+    assert n_shared(first) >= least, n_shared(first)
+    assert first.stop() == 0
+    wait_until(lambda: "host 0 has ended" in other.text())
+    other.kill()
+
+
+def shared():
+    check_shared(LANES)
+    four = ("-dp", "4", "--enable-expert-parallel")
+    check_shared(four, *DRAFTS, "--max-num-batched-tokens", "48")
+    check_shared(("-dp", "2", "-tp", "2", "--enable-expert-parallel"), *DRAFTS)
+
+
 def simulate():
     """Two GPUs in each process; a step takes a tenth of a second and more."""
     global FLAGS, TEXTS, N_TOKEN, N_LONG, N_LAST
@@ -242,6 +296,16 @@ def gpu_lanes_four():
     check_same(four, four)
     shared = ("-dp", "2", "-tp", "2", "--enable-expert-parallel")
     check_same(shared, shared, *DRAFTS)
+
+
+def gpu_shared():
+    """A GPU a host, then a lane of two in each; recorded, and of drafts."""
+    global LONG_TEXTS
+    simulate()
+    LONG_TEXTS = [text[:len(text) // 8] for text in LONG_TEXTS]
+    check_shared(LANES, *DRAFTS, least=60)
+    os.environ["SIMT_DEVICES"] = "4"
+    check_shared(("-dp", "2", "-tp", "2", "--enable-expert-parallel"), least=60)
 
 
 def gpu_sums_four():
@@ -566,10 +630,10 @@ def main():
     take_program(sys.argv)
     {"same": same, "lost": lost, "moved": moved, "drained": drained, "refused": refused, "pmix": pmix, "gpu": gpu,
      "gpu_one_each": gpu_one_each, "gpu_lost": gpu_lost, "gpu_sums": gpu_sums,
-     "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "gpu_lanes": gpu_lanes,
+     "gpu_shared": gpu_shared, "shared": shared, "gpu_sums_four": gpu_sums_four, "gpu_sums_lost": gpu_sums_lost, "gpu_lanes": gpu_lanes,
      "gpu_lanes_four": gpu_lanes_four, "gpu_lanes_lost": gpu_lanes_lost, "gpu_ahead": gpu_ahead, "stages": stages,
      "stages_lost": lambda: lost(STAGES), "lanes": lanes,
-     "lanes_lost": lambda: lost(LANES)}[part]()
+     "lanes_lost": lambda: lost((*LANES, "--share-prompts", "8"))}[part]()
 
 
 if __name__ == "__main__":
