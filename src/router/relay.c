@@ -354,16 +354,16 @@ static enum upstream_take take_prefill_body(void *arg, const char *bytes, size_t
 }
 
 /* The pages will not come, or not all. Whoever waits for them need not, unless its answer has
- * begun, or will be the same refusal. */
+ * begun. What one server that prefills does not take, no other one will. */
 static void lose_pages(struct relay *r, bool ok)
 {
     bool is_wrong = ok && r->prefill.status >= 400 && r->prefill.status < 500;
     LOG_INFO("router", "%s %s: %s has not computed the prompt (status %d)", r->method, r->target,
              r->prefill.lease.url, r->prefill.status);
     pool_tried_add(&r->prefill.tried, &r->prefill.lease);
+    r->prefill.is_refused = is_wrong && !is_refusal(r->prefill.status);
     r->pages_port = 0;
     if (r->state != RELAY_ASKING || !r->call) return;
-    if (is_wrong && !is_refusal(r->prefill.status)) return;
     r->asks_anew = true;
     upstream_cancel(r->call);
 }
@@ -406,23 +406,24 @@ static const struct upstream_ops prefill_ops = {take_prefill_begun, take_prefill
 
 /* ---- asking -------------------------------------------------------------------------------- */
 
-/* The body for a server that computes the prompt. Of a member that comes twice the last one counts.
- */
+/* The body for a server that computes the prompt: it draws one token, whatever was asked for. Of a
+ * member that comes twice the last one counts. */
 static fathom_err write_prefill(struct relay *r)
 {
     struct buf *b = &r->prefill.body;
+    const bool completes = strstr(r->target, "/completions");
+    const bool responds = strstr(r->target, "/responses");
     size_t n = r->body.len;
     while (n > 0 && r->body.data[n - 1] != '}') n--;
     ASSERT(n > 0 && r->view.is_object);
     buf_clear(b);
     (void)buf_add(b, r->body.data, n - 1);
     (void)buf_add_str(b, r->view.is_empty ? "" : ",");
-    (void)buf_add_str(b, strstr(r->target, "/responses") ? "\"max_output_tokens\":1,\"store\":false"
-                                                         : "\"max_tokens\":1");
-    if (strstr(r->target, "/chat/")) (void)buf_add_str(b, ",\"max_completion_tokens\":1");
-    if (strstr(r->target, "/completions"))
-        (void)buf_add_str(b, ",\"n\":1,\"min_tokens\":0,\"stream_options\":null");
-    return buf_add_str(b, ",\"stream\":false,\"kv_transfer_params\":{\"do_remote_decode\":true}}");
+    (void)buf_add_str(b, responds ? "\"max_output_tokens\":1,\"store\":false" : "\"max_tokens\":1");
+    if (completes) (void)buf_add_str(b, ",\"max_completion_tokens\":1,\"n\":1");
+    if (completes || responds) (void)buf_add_str(b, ",\"stream_options\":null");
+    return buf_add_str(b, ",\"min_tokens\":0,\"stream\":false,"
+                          "\"kv_transfer_params\":{\"do_remote_decode\":true}}");
 }
 
 static void write_pages(struct relay *r, struct buf *b, bool is_last)
@@ -558,7 +559,8 @@ static void begin_prefill(struct relay *r)
     struct relay_prefill *p = &r->prefill;
     uint64_t now_us = clock_now_us();
     ASSERT(!p->call);
-    if (!r->may_move || !r->view.is_object || r->view.has_transfer || r->view.has_previous) return;
+    if (!r->may_move || !r->view.is_object || r->view.has_previous) return;
+    if (r->view.stays || p->is_refused) return;
     if (!pool_wants_prefill(r->all->pool, &q, now_us)) return;
     if (!pool_take(r->all->pool, &q, now_us, &p->lease)) return;
     p->status = 0;

@@ -91,6 +91,7 @@ struct relay {
         struct pool_tried tried; /* those that have not computed it */
         struct buf body;
         int status;
+        bool is_refused; /* it has been told that the request is wrong */
     } prefill;
     char pages_host[POOL_URL_BYTES]; /* who computes the prompt, or has; "": nobody */
     uint16_t pages_port;

@@ -88,6 +88,7 @@ static void take_member(struct request_view *v, const char *key, size_t n_key, c
                                         "text",     "input_ids", NULL};
     static const char *const befores[] = {"model",  "tools",        "functions",  "tool_choice",
                                           "system", "instructions", "cache_salt", NULL};
+    static const char *const nones[] = {"null", "false", "\"false\"", NULL};
     static const char *const trues[] = {"true", "1", "\"true\"", "\"True\"", "\"1\"", NULL};
     if (is_one_of(key, n_key, texts) && *value != '{') { /* `text` of a response is its format */
         v->text = value;
@@ -97,7 +98,15 @@ static void take_member(struct request_view *v, const char *key, size_t n_key, c
     } else if (is_word(key, n_key, "stream")) {
         v->stream = is_one_of(value, n_value, trues);
     } else if (is_word(key, n_key, "kv_transfer_params")) {
-        v->has_transfer = true;
+        v->stays = true;
+    } else if (is_word(key, n_key, "truncate_prompt_tokens")) {
+        v->stays |= memchr(value, '-', n_value) != NULL;
+    } else if (is_word(key, n_key, "prompt_logprobs")) {
+        v->stays |= !is_word(value, n_value, "null");
+    } else if (is_word(key, n_key, "echo")) {
+        v->echoes = is_one_of(value, n_value, trues);
+    } else if (is_word(key, n_key, "logprobs")) {
+        v->tells = !is_one_of(value, n_value, nones);
     } else if (is_word(key, n_key, "previous_response_id")) {
         v->has_previous = !is_word(value, n_value, "null");
     } else if (is_word(key, n_key, "resume")) {
@@ -131,6 +140,7 @@ void request_view_read(struct request_view *v, const char *body, size_t n)
     if (!take_char(&s, '{')) return;
     v->inside = (size_t)(s.at - body);
     v->is_object = read_members(v, &s);
+    v->stays |= v->echoes && v->tells;
     skip_space(&s);
     if (v->is_object && s.at == s.end) return;
     *v = (struct request_view){0};

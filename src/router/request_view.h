@@ -17,7 +17,9 @@ enum { VIEW_BLOCK_BYTES = 256, VIEW_BYTES_PER_TOKEN = 4 };
 struct request_view {
     bool is_object;
     bool stream;       /* the answer is wanted as it comes */
-    bool has_transfer; /* it says itself who has its pages */
+    bool stays;        /* who answers computes the prompt too; see request_view_read */
+    bool echoes;       /* the answer begins with the prompt */
+    bool tells;        /* log-probabilities of the answer's tokens are wanted */
     bool has_previous; /* it goes on from a response that one server has */
     bool has_resume;   /* it goes on from tokens of its own already */
     size_t inside;     /* where the first member begins: behind the brace */
@@ -28,6 +30,10 @@ struct request_view {
 };
 
 /* request_view_read - look at a body, which is borrowed
+ *
+ * A prompt stays where it is answered if the request says itself who has its pages, if it is cut to
+ * leave room for the answer (with another answer it is another prompt), or if its log-probabilities
+ * are wanted, which pages do not have.
  * Cost    a pass over the bytes, some 1 GB/s. */
 void request_view_read(struct request_view *v, const char *body, size_t n);
 

@@ -255,7 +255,15 @@ def check_router():
         ("/v1/messages", {"messages": [{"role": "user", "content": "x " + text}], "max_tokens": 9,
                           "temperature": 0}),
         ("/v1/responses", {"input": "y " + text, "max_output_tokens": 9, "temperature": 0}),
+        # a prompt is worth one token to who computes it for another, whatever its answer is to be
+        ("/v1/completions", {**body_of(704, 400), "max_completion_tokens": 9, "min_tokens": 9}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "z " + text}], "max_tokens": 9,
+                          "min_tokens": 5, "temperature": 0}),
+        ("/v1/responses", {"input": "v " + text, "max_output_tokens": 9, "min_tokens": 5, "temperature": 0,
+                           "stream": True, "stream_options": {"include_obfuscation": False}}),
     ]
+    stays = [{**body_of(705, 400), "truncate_prompt_tokens": -1},
+             {**body_of(706, 400), "echo": True, "logprobs": 0}]
 
     def plain(answer):
         answer = re.sub(r'"(id|item_id|response_id|created|created_at|completed_at)":("[^"]*"|\d+)',
@@ -280,6 +288,11 @@ def check_router():
         assert moved(d)[0] > n, path
         n = moved(d)[0]
     wait_until(lambda: sum(total(p, "fathom_kv_pages_sent_total") for p in ps) >= n)
+    assert sum(total(p, "vllm:generation_tokens_total") for p in ps) == len(requests)
+    for body in stays:
+        assert ask(router, "/v1/completions", body) == ask(one, "/v1/completions", body), body
+    assert sum(total(p, "vllm:generation_tokens_total") for p in ps) == len(requests)
+    assert moved(d) == (n, 0)
     check_router_overlap(one, ps, d, router)
     # what is there already, and what is short, is computed by nobody else
     prefills = [total(p, "fathom_kv_pages_sent_total") for p in ps]

@@ -50,6 +50,28 @@ static void a_body_is_seen_without_being_parsed(void **state)
     assert_true(v.is_object && !v.stream && v.n_text == 0);
 }
 
+static void a_prompt_stays_where_pages_do_not_serve_it(void **state)
+{
+    (void)state;
+    static const char *const stay[] = {
+        "{\"kv_transfer_params\":null}",
+        "{\"truncate_prompt_tokens\":-1}",
+        "{\"truncate_prompt_tokens\":\"-1\"}",
+        "{\"prompt_logprobs\":0}",
+        "{\"logprobs\":0,\"prompt\":\"a\",\"echo\":true}",
+        "{\"echo\":\"true\",\"logprobs\":true}",
+    };
+    static const char *const go[] = {
+        "{\"truncate_prompt_tokens\":9,\"prompt_logprobs\":null}",
+        "{\"echo\":true}",
+        "{\"echo\":true,\"logprobs\":null}",
+        "{\"echo\":true,\"logprobs\":false}",
+        "{\"echo\":false,\"logprobs\":5}",
+    };
+    for (size_t i = 0; i < sizeof stay / sizeof stay[0]; i++) assert_true(view_of(stay[i]).stays);
+    for (size_t i = 0; i < sizeof go / sizeof go[0]; i++) assert_false(view_of(go[i]).stays);
+}
+
 static void what_is_no_object_is_nothing(void **state)
 {
     (void)state;
@@ -650,6 +672,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_body_is_seen_without_being_parsed),
+        cmocka_unit_test(a_prompt_stays_where_pages_do_not_serve_it),
         cmocka_unit_test(what_is_no_object_is_nothing),
         cmocka_unit_test(keys_agree_as_far_as_prompts_do),
         cmocka_unit_test(prefixes_are_found_where_they_were_sent),
