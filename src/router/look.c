@@ -17,6 +17,8 @@ struct look {
     struct upstream_call *call; /* NULL: none under way */
     uint64_t generation;
     uint32_t n_failed; /* in a row */
+    uint64_t begun_us;
+    uint64_t silent_us; /* as in pool_load */
     int status;
     struct buf body;
 };
@@ -98,6 +100,8 @@ static void take_end(void *arg, bool ok, const char *cause)
     bool is_up = ok && l->status < 500;
     l->n_failed = is_up ? 0 : l->n_failed + 1;
     if (is_up) (void)look_read(&load, buf_str(&l->body), l->body.len);
+    if (ok || !l->silent_us) l->silent_us = ok ? 0 : l->begun_us;
+    load.silent_us = l->silent_us;
     if (!ok || l->status >= 400) {
         (void)snprintf(
             why, sizeof why, "GET /load is answered %d%s", l->status,
@@ -148,8 +152,9 @@ static void look_at(struct looks *all, struct upstream *u, uint32_t place)
     char server[POOL_URL_BYTES], name[POOL_URL_BYTES], url[POOL_URL_BYTES + 8];
     uint64_t generation;
     if (l->call || !pool_url(all->pool, place, server, name, &generation)) return;
-    if (generation != l->generation) l->n_failed = 0;
+    if (generation != l->generation) l->n_failed = 0, l->silent_us = 0;
     l->generation = generation;
+    l->begun_us = clock_now_us();
     l->status = 0;
     buf_clear(&l->body);
     (void)snprintf(url, sizeof url, "%s/load", server);

@@ -248,6 +248,7 @@ void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const s
             s->n_left = less(l->n_page_free * POOL_PAGE_TOKENS, l->n_owed);
             s->n_look++;
         }
+        s->load.silent_us = l->silent_us;
         (void)snprintf(s->load.why, sizeof s->load.why, "%s", why);
     }
     unlock(p);
@@ -278,6 +279,18 @@ static bool any_known(const struct pool *p, const struct pool_request *r, uint64
             return true;
     }
     return false;
+}
+
+bool pool_is_lost(struct pool *p, const struct pool_request *r, const struct pool_lease *l,
+                  uint64_t now_us)
+{
+    lock(p);
+    const struct server *s = &p->servers[l->place];
+    ASSERT(s->generation == l->generation);
+    bool is_silent = s->load.silent_us && now_us - s->load.silent_us >= POOL_SILENT_US;
+    bool is_lost = is_silent && any_known(p, r, now_us);
+    unlock(p);
+    return is_lost;
 }
 
 /* What a server does not hold of this prompt needs pages, and each that runs there its next one. */
@@ -376,6 +389,42 @@ bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,
     }
     unlock(p);
     return n > 0;
+}
+
+/* Of one whose breaker is open, or whose probe is under way; at least 1. */
+static uint32_t rest_s(const struct server *s, uint64_t now_us)
+{
+    return (uint32_t)(less(s->open_until_us, now_us + 1) / 1000000) + 1;
+}
+
+uint32_t pool_tell_none(struct pool *p, uint64_t now_us, char *text)
+{
+    uint32_t n_down = 0, n_rest = 0, least_s = UINT32_MAX;
+    char down[40] = "", rest[100] = "";
+    lock(p);
+    for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
+        const struct server *s = &p->servers[i];
+        if (s->prefills || s->state == STATE_NONE || s->state == STATE_LEAVING) continue;
+        bool rests = s->state != STATE_DOWN && s->n_failed >= BREAKER_FAILURES;
+        uint32_t wait_s = rests ? rest_s(s, now_us) : 1;
+        n_rest += rests;
+        n_down += s->state == STATE_DOWN;
+        if (wait_s < least_s) least_s = wait_s;
+    }
+    unlock(p);
+    if (n_down) (void)snprintf(down, sizeof down, "%u %s down", n_down, n_down > 1 ? "are" : "is");
+    if (n_rest)
+        (void)snprintf(rest, sizeof rest, "%s%u rest%s because %d requests in a row failed there",
+                       n_down ? ", " : "", n_rest, n_rest > 1 ? "" : "s", BREAKER_FAILURES);
+    if (n_down + n_rest > 0) {
+        (void)snprintf(text, POOL_NONE_BYTES,
+                       "no server takes requests: %s%s (GET /instances of the router tells more); "
+                       "try again in %u s",
+                       down, rest, least_s);
+    } else {
+        (void)snprintf(text, POOL_NONE_BYTES, "no server takes requests now; try again");
+    }
+    return least_s < UINT32_MAX ? least_s : 1;
 }
 
 static void note_failure(struct server *s, uint64_t now_us)

@@ -110,6 +110,19 @@ void pool_tried_add(struct pool_tried *t, const struct pool_lease *l);
 bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,
                struct pool_lease *out);
 
+/* pool_is_lost - whether the server of a lease has answered no look for POOL_SILENT_US, and another
+ * one could have the request: who has no other may as well wait */
+enum { POOL_SILENT_US = 10000000 };
+bool pool_is_lost(struct pool *p, const struct pool_request *r, const struct pool_lease *l,
+                  uint64_t now_us);
+
+/* pool_tell_none - why no server that answers takes requests
+ *
+ *   text  [POOL_NONE_BYTES]
+ * Returns seconds after which one may. */
+enum { POOL_NONE_BYTES = 240 };
+uint32_t pool_tell_none(struct pool *p, uint64_t now_us, char *text);
+
 /* pool_note_sent - the prompt of a request was sent to the server of a lease. Called once it is on
  * its way: the keys lie anywhere in memory, and nobody waits for them.
  * Cost  50 us for 250 keys that are in no cache of the processor. */
@@ -148,6 +161,7 @@ struct pool_load {
     char pages_host[POOL_URL_BYTES]; /* as in pool_lease */
     uint16_t pages_port;
     bool takes_none;          /* of the pages that others compute, as it says */
+    uint64_t silent_us;       /* since then no look has been answered; 0: the last one was */
     char why[POOL_WHY_BYTES]; /* it is not up, or not known as it should be; printable ASCII */
 };
 

@@ -18,6 +18,7 @@
  * seen. */
 enum { AT_ONCE_MS = 30000 };
 
+static struct pool_request ask_for(const struct relay *r, bool moves);
 static bool ask(struct relay *r, const char *why_not);
 static void ask_both(struct relay *r);
 
@@ -234,13 +235,18 @@ static bool is_refusal(int status)
     return status == 429 || status == 502 || status == 503 || status == 504;
 }
 
-/* Another server may have the response that is asked for, or gone on from: each has its own. */
+static bool says(const struct relay *r, const char *code)
+{
+    return memmem(buf_str(&r->out), r->out.len, code, strlen(code));
+}
+
+/* Another server may have the response that is asked for, or gone on from: each has its own. It may
+ * have the model too, while servers change theirs one after the other. */
 static bool is_elsewhere(const struct relay *r)
 {
-    static const char code[] = "\"previous_response_not_found\"";
+    if (r->status == 404 && says(r, "\"model_not_found\"")) return true;
     if (r->status == 404) return strncmp(r->target, "/v1/responses/", 14) == 0;
-    return r->status == 400 && r->view.has_previous &&
-           memmem(buf_str(&r->out), r->out.len, code, sizeof code - 1);
+    return r->status == 400 && r->view.has_previous && says(r, "\"previous_response_not_found\"");
 }
 
 /* Of several refusals the one stays that says to come back soonest. */
@@ -333,7 +339,21 @@ static void take_begun(void *arg)
     unlock(r);
 }
 
-static const struct upstream_ops ops = {take_begun, take_head, take_body, take_end};
+/* A server that stands still keeps its connections. What has no other way than to wait for it
+ * waits. */
+static bool is_lost(void *arg)
+{
+    struct relay *r = arg;
+    lock(r);
+    const bool moves = r->state != RELAY_ASKING;
+    const struct pool_request q = ask_for(r, moves);
+    bool may_move = !moves || (r->moves && r->n_move < r->all->max_moves);
+    bool is = r->attached && may_move && pool_is_lost(r->all->pool, &q, &r->lease, clock_now_us());
+    unlock(r);
+    return is;
+}
+
+static const struct upstream_ops ops = {take_begun, take_head, take_body, is_lost, take_end};
 
 /* ---- the side of the server that prefills --------------------------------------------------- */
 
@@ -401,8 +421,10 @@ static void take_prefill_begun(void *arg)
     unlock(r);
 }
 
-static const struct upstream_ops prefill_ops = {take_prefill_begun, take_prefill_head,
-                                                take_prefill_body, take_prefill_end};
+static const struct upstream_ops prefill_ops = {.begun = take_prefill_begun,
+                                                .head = take_prefill_head,
+                                                .body = take_prefill_body,
+                                                .end = take_prefill_end};
 
 /* ---- asking -------------------------------------------------------------------------------- */
 
@@ -497,7 +519,7 @@ static fathom_err send(struct relay *r)
 /* Nobody is left to ask. */
 static void end_unserved(struct relay *r, const char *why_not)
 {
-    char text[400];
+    char text[400], none[POOL_NONE_BYTES];
     if (r->state == RELAY_RESUMING) {
         break_stream(r, why_not);
     } else if (r->refusal_status) {
@@ -516,22 +538,30 @@ static void end_unserved(struct relay *r, const char *why_not)
         (void)snprintf(text, sizeof text, "no server has answered; the last one: %.300s", why_not);
         refuse(r, 502, "no_answer", text);
     } else {
-        refuse(r, 503, "no_server", "no server is up; try again later");
+        const uint32_t retry_s = pool_tell_none(r->all->pool, clock_now_us(), none);
+        refuse(r, 503, "no_server", none);
+        r->error.retry_after_s = retry_s;
     }
+}
+
+/* moves: it is a stream that has begun. */
+static struct pool_request ask_for(const struct relay *r, bool moves)
+{
+    return (struct pool_request){.keys = r->keys,
+                                 .n_key = r->n_key,
+                                 .n_token = request_view_tokens(&r->view),
+                                 .session = r->session,
+                                 .tried = &r->tried,
+                                 .has_pages = r->pages_port != 0,
+                                 .moves = moves,
+                                 .numerics = moves ? r->lease.numerics : 0};
 }
 
 /* Gives it to the best server that has not failed it; false: to none, and it is over. With the lock
  * held. */
 static bool ask(struct relay *r, const char *why_not)
 {
-    const struct pool_request q = {.keys = r->keys,
-                                   .n_key = r->n_key,
-                                   .n_token = request_view_tokens(&r->view),
-                                   .session = r->session,
-                                   .tried = &r->tried,
-                                   .has_pages = r->pages_port != 0,
-                                   .moves = r->state == RELAY_RESUMING,
-                                   .numerics = r->state == RELAY_RESUMING ? r->lease.numerics : 0};
+    const struct pool_request q = ask_for(r, r->state == RELAY_RESUMING);
     if (!pool_take(r->all->pool, &q, clock_now_us(), &r->lease)) {
         end_unserved(r, why_not);
         return false;

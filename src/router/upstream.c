@@ -73,6 +73,7 @@ struct upstream_call {
     struct buf held, rest;
     struct reply_reader reply;
     uint64_t end_us;
+    uint64_t heard_us; /* when something of the answer has come, or it began */
     const struct upstream_ops *ops;
     void *arg;
     unsigned mail;
@@ -524,6 +525,7 @@ static enum outcome read_reply(struct upstream_call *c)
             return ENDED;
         }
         bool is_tls = c->link->is_tls;
+        c->heard_us = clock_now_us();
         enum outcome o = feed(c, u->block, (size_t)n);
         if (o != GOES_ON || (!is_tls && n < BLOCK_BYTES)) return o;
     }
@@ -568,6 +570,7 @@ static void begin_call(struct upstream_call *c)
 {
     struct upstream *u = c->u;
     struct link *l = find_idle(u, c);
+    c->heard_us = clock_now_us();
     if (l) {
         take_from_idle(l);
         l->call = c;
@@ -708,13 +711,24 @@ static void take_link_event(struct link *l, uint32_t events)
     }
 }
 
+/* What waits for its owner is not read. */
+static bool is_lost(const struct upstream_call *c, uint64_t now_us)
+{
+    bool is_silent = !c->is_late && now_us - c->heard_us >= SILENT_MS * 1000ull;
+    return is_silent && c->ops->lost && c->ops->lost(c->arg);
+}
+
 /* Calls whose time is over, and links that servers will have closed soon. */
 static void sweep(struct upstream *u, uint64_t now_us)
 {
     struct upstream_call *next;
     for (struct upstream_call *c = u->first; c; c = next) {
         next = c->next;
-        if (now_us >= c->end_us) end_call(c, false, "it took too long");
+        if (now_us >= c->end_us) {
+            end_call(c, false, "it took too long");
+        } else if (is_lost(c, now_us)) {
+            end_call(c, false, "the server says nothing, and answers no looks");
+        }
     }
     while (u->last_idle && (u->n_idle > IDLE_LINKS || now_us - u->last_idle->idle_us > IDLE_US)) {
         drop_idle(u->last_idle);

@@ -31,6 +31,9 @@ struct upstream_ops {
      *   fields  header lines as they came, each ended by CR LF, without the status line */
     void (*head)(void *arg, int status, const struct buf *fields);
     enum upstream_take (*body)(void *arg, const char *bytes, size_t n);
+    /* Nothing has come for 10 s: whether its server is lost, which ends it; asked at each tick.
+     * NULL: it never is. */
+    bool (*lost)(void *arg);
     /* ok: the answer came whole; cause: why not */
     void (*end)(void *arg, bool ok, const char *cause);
 };

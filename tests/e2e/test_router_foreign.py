@@ -5,13 +5,14 @@
 
 With and without TLS, by name and by address: bodies in chunks, of a length and up to the end of the
 connection; connections that are kept, and that are closed although they were to be kept; a client
-that reads slowly; answers that are none.
+that reads slowly; answers that are none; a server that stands still.
 """
 
 import atexit
 import hashlib
 import http.client
 import os
+import re
 import socket
 import ssl
 import sys
@@ -36,6 +37,8 @@ class Foreign:
         self.url = f"http://127.0.0.1:{port}" if not context else f"https://localhost:{port}"
         self.n_connection = 0
         self.n_sent = 0  # of the big answer
+        self.stands = False  # and reads, and keeps its connections
+        self.lacks = False  # the model that is asked for
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -66,11 +69,16 @@ class Foreign:
             if field.lower().startswith(b"content-length:"):
                 n = int(field.split(b":")[1])
         body = read.read(n)
+        while self.stands:
+            time.sleep(0.05)
         path = line.split()[1].decode()
         digest = hashlib.sha256(body).hexdigest().encode()
         say = s.sendall
         if path == "/load":
             say(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        elif self.lacks:
+            text = b'{"error": {"message": "no such model", "code": "model_not_found"}}'
+            say(b"HTTP/1.1 404 Not Found\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
         elif path == "/length":
             say(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX-A: b\r\nContent-Length: 64\r\n\r\n"
                 + digest)
@@ -166,8 +174,41 @@ def check_slow_client(router, foreign):
     wait_until(lambda: router.get("/load")[1]["server_load"] == 0)
 
 
+def check_models(router, one, other):
+    """While servers change their models, a request finds the one that has its own."""
+    one.lacks = True
+    assert [ask(router, "/length", b"x")[0] for _ in range(2)] == [200, 200]
+    other.lacks = True
+    status, text, _ = ask(router, "/length", b"x")
+    assert status == 404 and b"model_not_found" in text, (status, text)
+    one.lacks = other.lacks = False
+
+
+def check_standing(router, still):
+    """A server that stands still loses its requests to one that does not."""
+    def n_retry():
+        return int(re.search(r"^fathom_router_retries_total (\d+)", router.get("/metrics")[1], re.M)[1])
+
+    before, still.stands = n_retry(), True
+    asked = [threading.Thread(target=ask, args=(router, "/length", b"x")) for _ in range(2)]
+    for t in asked:
+        t.start()
+    for t in asked:
+        t.join(HANG_S)
+    assert not any(t.is_alive() for t in asked)
+    assert n_retry() == before + 1
+    still.stands = False
+
+
 def main():
     take_program(sys.argv)
+    still, other = Foreign(), Foreign()
+    turns = Router([still, other], "--policy", "round_robin")
+    atexit.register(turns.kill)
+    turns.wait_up(2)
+    check_models(turns, still, other)
+    standing = threading.Thread(target=check_standing, args=(turns, still))
+    standing.start()
     with tempfile.TemporaryDirectory() as folder:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         key, certificate = make_certificate(folder, "localhost")
@@ -184,6 +225,9 @@ def main():
         status, text, _ = ask(strict, "/length", b"x")
         assert status in (502, 503), (status, text)
         assert strict.stop() == 0
+    standing.join()
+    assert not still.stands
+    assert turns.stop() == 0
     print("lengths, chunks, ends, kept and lost connections, slow clients, with and without TLS: whole")
 
 

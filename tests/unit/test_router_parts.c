@@ -295,6 +295,70 @@ static void a_server_that_fails_rests_and_is_tried_again(void **state)
     pool_destroy(p);
 }
 
+static void who_gets_no_server_is_told_why(void **state)
+{
+    (void)state;
+    struct pool *p = pool_of((const char *const[]){"a:1", "b:1"}, 2);
+    const struct pool_load up = {.is_up = true}, down = {0};
+    struct pool_request r = {0};
+    struct pool_lease l;
+    char text[POOL_NONE_BYTES];
+    const uint64_t now = 1000;
+    pool_note_load(p, 0, 1, &up);
+    pool_note_load(p, 1, 2, &down);
+    for (int i = 0; i < BREAKER_FAILURES; i++) {
+        assert_true(pool_take(p, &r, now, &l));
+        pool_give(p, &l, POOL_FAILED, now);
+    }
+    assert_false(pool_take(p, &r, now, &l));
+    assert_int_equal(pool_tell_none(p, now, text), 1);
+    assert_string_equal(text,
+                        "no server takes requests: 1 is down, 1 rests because 5 requests in a "
+                        "row failed there (GET /instances of the router tells more); try "
+                        "again in 1 s");
+    assert_int_equal(pool_remove(p, "b:1", NULL), FATHOM_OK);
+    assert_int_equal(pool_tell_none(p, now, text), BREAKER_US / 1000000);
+    assert_int_equal(pool_tell_none(p, now + 29000001, text), 1);
+    pool_note_load(p, 0, 1, &down);
+    assert_int_equal(pool_tell_none(p, now, text), 1);
+    assert_string_equal(text, "no server takes requests: 1 is down (GET /instances of the router "
+                              "tells more); try again in 1 s");
+    assert_int_equal(pool_remove(p, "a:1", NULL), FATHOM_OK);
+    assert_int_equal(pool_tell_none(p, now, text), 1);
+    assert_string_equal(text, "no server takes requests now; try again");
+    pool_destroy(p);
+}
+
+static void a_silent_server_is_lost_to_who_has_another(void **state)
+{
+    (void)state;
+    struct pool *p = pool_of((const char *const[]){"a:1", "b:1"}, 2);
+    struct pool_tried tried = {{0}, 0};
+    struct pool_request r = {.tried = &tried}, other = {.moves = true, .numerics = 8};
+    const struct pool_load up = {.is_up = true, .moves = true, .numerics = 7};
+    const struct pool_load silent = {.silent_us = 1000};
+    const uint64_t then = silent.silent_us + POOL_SILENT_US;
+    struct pool_lease l[2];
+    pool_note_load(p, 0, 1, &up);
+    pool_note_load(p, 1, 2, &up);
+    for (int i = 0; i < 2; i++) assert_true(pool_take(p, &r, 0, &l[i]));
+    const struct pool_lease *a = &l[l[0].place != 0], *b = &l[l[0].place == 0];
+    assert_false(pool_is_lost(p, &r, a, then));
+    pool_note_load(p, 0, 1, &silent);
+    assert_false(pool_is_lost(p, &r, a, then - 1));
+    assert_true(pool_is_lost(p, &r, a, then));
+    assert_false(pool_is_lost(p, &r, b, then));
+    assert_false(pool_is_lost(p, &other, a, then)); /* a stream that nobody goes on with */
+    pool_tried_add(&tried, b);
+    assert_false(pool_is_lost(p, &r, a, then));
+    tried = (struct pool_tried){{0}, 0};
+    pool_note_load(p, 1, 2, &silent); /* both: to wait is the best that is left */
+    assert_false(pool_is_lost(p, &r, a, then));
+    for (int i = 0; i < 2; i++) pool_give(p, &l[i], POOL_LEFT, then);
+    pool_check(p);
+    pool_destroy(p);
+}
+
 static void a_server_that_is_up_again_need_not_rest(void **state)
 {
     (void)state;
@@ -681,6 +745,8 @@ int main(void)
         cmocka_unit_test(few_sessions_move_when_a_server_leaves),
         cmocka_unit_test(addresses_are_what_they_should_be),
         cmocka_unit_test(a_server_that_fails_rests_and_is_tried_again),
+        cmocka_unit_test(who_gets_no_server_is_told_why),
+        cmocka_unit_test(a_silent_server_is_lost_to_who_has_another),
         cmocka_unit_test(a_server_that_is_up_again_need_not_rest),
         cmocka_unit_test(a_server_leaves_with_its_last_request),
         cmocka_unit_test(a_server_in_the_place_of_another_has_failed_nothing),
