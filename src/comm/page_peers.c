@@ -454,23 +454,17 @@ uint32_t page_peers_find(struct page_peers *p, uint32_t place, const struct hash
     if (n > FRAME_KEYS_MAX) n = FRAME_KEYS_MAX;
     if (n == 0) return 0;
     struct peer *peer = take_peer(p, place);
-    fathom_err err = FATHOM_EIO;
-    if (clock_now_us() < atomic_load(&peer->down_us)) {
-        give_peer(p, peer);
-        return 0;
-    }
-    pthread_mutex_lock(&peer->lock);
+    pthread_mutex_lock(&peer->lock); /* who has waited for another's failure need not fail too */
+    fathom_err err = clock_now_us() < atomic_load(&peer->down_us) ? FATHOM_OK : FATHOM_EIO;
     for (bool again = true; err && again;) {
         again = peer->finder.link != NULL;
         diag_clear(&cause);
         err = find(p, peer, &peer->finder, keys, n, PEER_FIND_US, &n_found, &cause);
         if (err) hang_up(&peer->finder);
     }
+    if (err) atomic_store(&peer->down_us, clock_now_us() + PEER_DOWN_US);
     pthread_mutex_unlock(&peer->lock);
-    if (err) {
-        atomic_store(&peer->down_us, clock_now_us() + PEER_DOWN_US);
-        note_failure(peer, cause.text[0] ? cause.text : fathom_err_text(err));
-    }
+    if (err) note_failure(peer, cause.text[0] ? cause.text : fathom_err_text(err));
     give_peer(p, peer);
     return n_found <= n ? n_found : 0;
 }

@@ -4,7 +4,9 @@
  *
  *   FREE --accepted, it speaks--> BUSY --its thread ends--> DONE --joined--> FREE
  *
- * The acceptor alone goes from FREE and DONE, a connection's thread from BUSY. */
+ * The acceptor alone goes from FREE and DONE, a connection's thread from BUSY. Who has not greeted
+ * yet is a stranger: while all places are taken, the one that has been one for the longest goes for
+ * a new connection, so that only strangers take places from each other. */
 #include "comm/page_service.h"
 
 #include <pthread.h>
@@ -27,6 +29,8 @@ enum place_state { PLACE_FREE, PLACE_BUSY, PLACE_DONE };
 struct place {
     struct page_service *service;
     struct page_link *link;
+    struct page_link *stranger; /* the link, until it has greeted or ends; under the lock */
+    uint64_t n_before;          /* connections before this one */
     pthread_t thread;
     atomic_int state;
     struct hash128 *keys; /* [FRAME_KEYS_MAX], of FIND and RELEASE; made when one comes */
@@ -41,6 +45,8 @@ struct page_service {
     int stop_fd;
     pthread_t acceptor;
     bool has_acceptor;
+    uint64_t n_link; /* connections so far */
+    pthread_mutex_t lock;
     struct place places[SERVICE_LINKS_MAX];
     atomic_uint_fast64_t logged_us; /* when a connection was last refused in the log */
     atomic_uint busy_ms;            /* told at noted_us */
@@ -109,6 +115,13 @@ static fathom_err take_release(struct place *p, const struct frame *f, fathom_di
     return FATHOM_OK;
 }
 
+static void end_stranger(struct place *p)
+{
+    pthread_mutex_lock(&p->service->lock);
+    p->stranger = NULL;
+    pthread_mutex_unlock(&p->service->lock);
+}
+
 /* Greets, then answers until the other side leaves or the service ends. */
 static fathom_err serve(struct place *p, fathom_diag *d)
 {
@@ -121,6 +134,7 @@ static fathom_err serve(struct place *p, fathom_diag *d)
     TRY(p->link->ops->receive(p->link, begin, sizeof begin, end_us, d));
     if (page_query_is(begin)) return page_query_answer(p->link, self->id, end_us, d);
     TRY(page_answer_greeting(&p->link, begin, self, &peer, end_us, d));
+    end_stranger(p);
     LOG_DEBUG("kv", "pages: %s has connected", peer.id);
     for (;;) {
         if (link_receive_frame(p->link, &f, 0, UINT64_MAX, NULL) != FATHOM_OK) return FATHOM_OK;
@@ -136,19 +150,23 @@ static fathom_err serve(struct place *p, fathom_diag *d)
     }
 }
 
+static void note_end(struct page_service *s, const char *cause)
+{
+    uint64_t now_us = clock_now_us();
+    uint64_t logged_us = atomic_load(&s->logged_us);
+    if (logged_us != 0 && now_us - logged_us <= 60000000) return;
+    atomic_store(&s->logged_us, now_us);
+    LOG_WARN("kv", "pages: a connection was ended: %s (told once a minute)", cause);
+}
+
 static void *link_main(void *arg)
 {
     struct place *p = arg;
     fathom_diag d = {{0}};
     os_name_thread("kv-serve");
     fathom_err err = serve(p, &d);
-    uint64_t now_us = clock_now_us();
-    uint64_t logged_us = atomic_load(&p->service->logged_us);
-    if (err && (logged_us == 0 || now_us - logged_us > 60000000)) {
-        atomic_store(&p->service->logged_us, now_us);
-        LOG_WARN("kv", "pages: a connection was ended: %s (told once a minute)",
-                 d.text[0] ? d.text : fathom_err_text(err));
-    }
+    if (err) note_end(p->service, d.text[0] ? d.text : fathom_err_text(err));
+    end_stranger(p);
     p->link->ops->close(p->link);
     mem_free(p->keys);
     mem_free(p->body);
@@ -158,17 +176,35 @@ static void *link_main(void *arg)
     return NULL;
 }
 
+static void clear_place(struct place *p)
+{
+    pthread_join(p->thread, NULL);
+    atomic_store(&p->state, PLACE_FREE);
+}
+
+/* Of the stranger that came first; NULL: all have greeted. */
+static struct place *take_from_stranger(struct page_service *s)
+{
+    struct place *first = NULL;
+    pthread_mutex_lock(&s->lock);
+    for (size_t i = 0; i < SERVICE_LINKS_MAX; i++) {
+        struct place *p = &s->places[i];
+        if (p->stranger && (!first || p->n_before < first->n_before)) first = p;
+    }
+    if (first) tcp_link_break(first->stranger);
+    pthread_mutex_unlock(&s->lock);
+    if (first) clear_place(first);
+    return first;
+}
+
 static struct place *free_place(struct page_service *s)
 {
     for (size_t i = 0; i < SERVICE_LINKS_MAX; i++) {
         struct place *p = &s->places[i];
-        if (atomic_load(&p->state) == PLACE_DONE) {
-            pthread_join(p->thread, NULL);
-            atomic_store(&p->state, PLACE_FREE);
-        }
+        if (atomic_load(&p->state) == PLACE_DONE) clear_place(p);
         if (atomic_load(&p->state) == PLACE_FREE) return p;
     }
-    return NULL;
+    return take_from_stranger(s);
 }
 
 static void *accept_main(void *arg)
@@ -182,10 +218,14 @@ static void *accept_main(void *arg)
         struct place *p = free_place(s);
         if (p) {
             p->service = s;
-            p->link = link;
+            p->link = p->stranger = link;
+            p->n_before = s->n_link++;
             atomic_store(&p->state, PLACE_BUSY);
             if (pthread_create(&p->thread, NULL, link_main, p) == 0) continue;
+            p->stranger = NULL;
             atomic_store(&p->state, PLACE_FREE);
+        } else {
+            note_end(s, "other servers have all connections that there may be");
         }
         link->ops->close(link);
     }
@@ -202,6 +242,7 @@ fathom_err page_service_create(struct page_service **out, const struct page_serv
     s->c = *c;
     s->owner = identity_key(&c->self.identity);
     s->fd = -1;
+    pthread_mutex_init(&s->lock, NULL);
     s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     TRY_GOTO(tcp_link_listen(c->host, c->port, &s->fd, &s->port, d), fail);
     s->has_acceptor = s->stop_fd >= 0 && pthread_create(&s->acceptor, NULL, accept_main, s) == 0;
@@ -228,6 +269,7 @@ void page_service_destroy(struct page_service *s)
     }
     if (s->fd >= 0) (void)close(s->fd);
     if (s->stop_fd >= 0) (void)close(s->stop_fd);
+    pthread_mutex_destroy(&s->lock);
     mem_free(s);
 }
 

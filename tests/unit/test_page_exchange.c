@@ -1,11 +1,14 @@
 /* test_page_exchange.c - records from the memory of one server to the tiers of another: over TCP,
  * and over UCX where it is */
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -156,6 +159,29 @@ static void who_says_nothing_takes_no_place(void **state)
     for (int i = 0; i < SERVICE_LINKS_MAX; i++) silent[i]->ops->close(silent[i]);
 }
 
+static void who_begins_to_greet_takes_no_place_of_others(void **state)
+{
+    struct world *w = *state;
+    enum { N = 2 * SERVICE_LINKS_MAX };
+    struct page_link *half[N];
+    unsigned char page[PAGE], byte;
+    const struct link_part magic = {"fvkg", FRAME_MAGIC_BYTES};
+    const uint64_t end_us = clock_now_us() + 120000000;
+    assert_int_equal(pull(w, &w->names[0], page), TIER_GOOD); /* has greeted */
+    for (int i = 0; i < N; i++) {
+        assert_int_equal(tcp_link_dial(&half[i], "127.0.0.1", page_service_port(w->service),
+                                       clock_now_us() + PEER_PAGE_US, -1, NULL),
+                         FATHOM_OK);
+        (void)half[i]->ops->send(half[i], &magic, 1, end_us, NULL);
+    }
+    struct page_source *s = page_peers_source(w->peers);
+    uint64_t sum; /* by a connection that is made now */
+    assert_int_equal(s->ops->read(s, 1, w->place, &w->names[1], page, &sum, NULL), TIER_GOOD);
+    assert_int_equal(pull(w, &w->names[2], page), TIER_GOOD); /* by the one that was there */
+    assert_int_equal(half[0]->ops->receive(half[0], &byte, 1, end_us, NULL), FATHOM_EIO);
+    for (int i = 0; i < N; i++) half[i]->ops->close(half[i]);
+}
+
 static void a_pool_is_asked_how_much_of_a_prompt_it_has(void **state)
 {
     struct world *w = *state;
@@ -168,6 +194,54 @@ static void a_pool_is_asked_how_much_of_a_prompt_it_has(void **state)
     page_service_destroy(w->service);
     w->service = NULL;
     assert_int_equal(page_peers_find(w->peers, w->place, keys, 10), 0);
+}
+
+enum { N_ASK = 8 };
+
+struct asker {
+    struct page_peers *peers;
+    uint32_t place;
+    pthread_t thread;
+};
+
+static void *ask(void *arg)
+{
+    struct asker *a = arg;
+    const struct hash128 key = {1, 2};
+    return (void *)(uintptr_t)page_peers_find(a->peers, a->place, &key, 1);
+}
+
+/* Connections that were made to it; each is ended by the other side. */
+static int count_dials(int fd)
+{
+    int n = 0, s;
+    while ((s = accept(fd, NULL, NULL)) >= 0) {
+        (void)close(s);
+        n++;
+    }
+    return n;
+}
+
+static void who_waits_for_a_server_that_hangs_waits_once(void **state)
+{
+    struct world *w = *state;
+    struct asker askers[N_ASK];
+    uint32_t place;
+    uint16_t port;
+    int fd;
+    void *n_found;
+    assert_int_equal(tcp_link_listen("127.0.0.1", 0, &fd, &port, NULL), FATHOM_OK);
+    assert_int_equal(page_peers_place(w->peers, "127.0.0.1", port, &place, NULL), FATHOM_OK);
+    for (int i = 0; i < N_ASK; i++) {
+        askers[i] = (struct asker){.peers = w->peers, .place = place};
+        assert_int_equal(pthread_create(&askers[i].thread, NULL, ask, &askers[i]), 0);
+    }
+    for (int i = 0; i < N_ASK; i++) {
+        assert_int_equal(pthread_join(askers[i].thread, &n_found), 0);
+        assert_null(n_found);
+    }
+    assert_in_range(count_dials(fd), 1, N_ASK - 1); /* one, if they begin within 2 s */
+    (void)close(fd);
 }
 
 static void what_is_read_keeps_its_memory(void **state)
@@ -467,7 +541,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_record_comes_as_it_lies_there, open_world, close_world),
         cmocka_unit_test_setup_teardown(who_says_nothing_takes_no_place, open_world, close_world),
+        cmocka_unit_test_setup_teardown(who_begins_to_greet_takes_no_place_of_others, open_world,
+                                        close_world),
         cmocka_unit_test_setup_teardown(a_pool_is_asked_how_much_of_a_prompt_it_has, open_world,
+                                        close_world),
+        cmocka_unit_test_setup_teardown(who_waits_for_a_server_that_hangs_waits_once, open_world,
                                         close_world),
         cmocka_unit_test_setup_teardown(what_is_read_keeps_its_memory, open_world, close_world),
         cmocka_unit_test_setup_teardown(tiers_have_records_from_a_peer, open_tiers, close_world),
