@@ -96,6 +96,24 @@ static void three_dialects_name_a_server(void **state)
     }
 }
 
+/* A proxy cuts the tokens of a request whose answer another server makes, and these alone. */
+static void who_computes_for_another_server_may_draw_less_than_is_wanted(void **state)
+{
+    (void)state;
+    struct api_request r;
+    struct api_error e;
+    static const char cut[] = "\"max_tokens\":1,\"min_tokens\":8";
+    static const char lent[] = PARAMS("\"do_remote_decode\":true");
+    char fields[200];
+    (void)snprintf(fields, sizeof fields, "%s,%s", cut, lent);
+    assert_int_equal(parse(&r, 1, fields, &e), FATHOM_OK);
+    assert_int_equal(r.sampling.min_tokens, 1);
+    assert_int_equal(r.max_tokens, 1);
+    api_request_free(&r);
+    assert_int_not_equal(parse(&r, 1, cut, &e), FATHOM_OK);
+    api_request_free(&r);
+}
+
 /* What both servers call a request that they are asked at once: equal where the text is. */
 static void both_servers_have_one_name_for_a_request(void **state)
 {
@@ -178,6 +196,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(three_dialects_name_a_server),
+        cmocka_unit_test(who_computes_for_another_server_may_draw_less_than_is_wanted),
         cmocka_unit_test(both_servers_have_one_name_for_a_request),
         cmocka_unit_test(what_names_no_server_is_refused_by_its_name),
     };

@@ -168,7 +168,10 @@ static fathom_err check_output_length(struct api_request *r, struct api_error *e
         return api_error_set(e, 400, "invalid_value", "max_tokens",
                              "max_tokens is 0, needed is at least 1 (0 only with echo)");
     }
-    if (r->max_tokens >= 0 && r->sampling.min_tokens > (uint64_t)r->max_tokens) {
+    bool is_less = r->max_tokens >= 0 && r->sampling.min_tokens > (uint64_t)r->max_tokens;
+    if (is_less && r->transfer.lends) { /* a proxy has cut max_tokens: another server answers */
+        r->sampling.min_tokens = (uint32_t)r->max_tokens;
+    } else if (is_less) {
         return api_error_set(e, 400, "invalid_value", least,
                              "%s is %u, more than %s, which is %lld", least, r->sampling.min_tokens,
                              api_length_name(r->api), (long long)r->max_tokens);
