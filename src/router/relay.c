@@ -264,9 +264,21 @@ static void keep_refusal(struct relay *r)
     (void)buf_add(&r->refusal_head, buf_str(&r->head), r->head.len);
 }
 
+/* The server that computed the prompt was lost behind its answer, and this one is told to go on
+ * with its pages or not at all: without them it can. */
+static bool has_lost_pages(const struct relay *r)
+{
+    return r->status == 503 && r->pages_port && says(r, "\"pages_lost\"");
+}
+
 /* A server had the request and nothing of its answer has left. */
 static void end_whole(struct relay *r, bool ok, const char *cause)
 {
+    if (ok && has_lost_pages(r)) {
+        r->pages_port = 0;
+        if (ask(r, "the pages of the prompt are lost")) atomic_fetch_add(&r->all->n_retry, 1);
+        return;
+    }
     if (ok && !is_refusal(r->status) && !is_elsewhere(r)) {
         r->state = RELAY_OVER;
         wake(r);

@@ -12,6 +12,7 @@ peers: --kv-peers.
 """
 
 import atexit
+import http.server
 import json
 import os
 import re
@@ -299,6 +300,7 @@ def check_router():
     ask(router, *requests[1])
     ask(router, "/v1/completions", body_of(703, 20))
     assert [total(p, "fathom_kv_pages_sent_total") for p in ps] == prefills
+    check_lost_pages(one)
     # without servers that prefill the others do all
     for p in ps:
         p.kill()
@@ -307,6 +309,53 @@ def check_router():
         assert ask(router, "/v1/completions", body) == ask(one, "/v1/completions", body)
     for s in (router, d, one):
         assert s.stop() == 0
+
+
+class LosesPages(http.server.BaseHTTPRequestHandler):
+    """Computes every prompt, as it says, and is gone when its pages are asked for."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        self.say({"accepts": True, "pages_host": "127.0.0.1", "pages_port": 1})
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.say({})
+
+    def say(self, answer):
+        body = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def check_lost_pages(one):
+    """Where pages are needed and lost behind the prompt's end, a router's clients get their answers all the same."""
+    d = server("kv_consumer", config={"kv_load_failure_policy": "fail"})
+    p = http.server.ThreadingHTTPServer(("127.0.0.1", 0), LosesPages)
+    threading.Thread(target=p.serve_forever, daemon=True).start()
+    router = Router([], "--prefill", f"http://127.0.0.1:{p.server_port}", "--decode", d.url)
+    atexit.register(router.kill)
+    router.wait_up(2)
+    for i, stream in enumerate((False, True)):
+        body = body_of(708 + i, 200, stream=stream)
+        connection = router.connect()
+        connection.request("POST", "/v1/completions", json.dumps(body))
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        assert answer.status == 200, text
+        if not stream:
+            assert said(json.loads(text)) == said(one.post("/v1/completions", body))
+        connection.close()
+    assert moved(d) == (0, 2)
+    for s in (router, d):
+        assert s.stop() == 0
+    p.shutdown()
 
 
 def waiting_tokens(server):
