@@ -192,10 +192,11 @@ struct tiers_stats {
     uint64_t n_rejected[TIER_VERDICT_COUNT]; /* records not taken */
     uint64_t n_fetch;                        /* requests that had pages restored */
     uint64_t fetch_us;                       /* how long that took them together */
-    bool writes_off;                         /* after TIERS_MAX_FAULTS failures in a row */
+    bool writes_off; /* since TIERS_MAX_FAULTS failed in a row, until one has not */
 };
 
-enum { TIERS_MAX_FAULTS = 8 };
+/* While they are off, writes are tried anew after TIERS_REST_US: a disk may have room again. */
+enum { TIERS_MAX_FAULTS = 8, TIERS_REST_US = 60000000 };
 
 /* tiers_get_stats - the tiers' own, up to date after each call */
 const struct tiers_stats *tiers_get_stats(const struct tiers *t);

@@ -21,6 +21,7 @@ struct tiers {
     uint32_t n_pulling;                                   /* likewise */
     struct tier_lacking lacking;
     uint32_t n_fault;            /* writes that failed since one did not */
+    uint64_t again_us;           /* while writes are off: when the next ones are tried */
     uint32_t step_pages, n_left; /* copies of a step, and those left of this one's */
     uint64_t order;
     uint64_t now_us;

@@ -93,7 +93,7 @@ static unsigned char *page_of(const struct tiers *t, uint32_t place)
 
 static bool writes_records(const struct tiers *t)
 {
-    return t->c.n_disk > 0 && !t->stats.writes_off;
+    return t->c.n_disk > 0 && (!t->stats.writes_off || t->now_us >= t->again_us);
 }
 
 /* It will not be summed nor written. */
@@ -459,6 +459,8 @@ static void end_write(struct tiers *t, uint32_t i, enum tier_verdict verdict)
     if (verdict == TIER_GOOD) {
         t->stats.n_written++;
         t->n_fault = 0;
+        if (t->stats.writes_off) LOG_INFO("kv", "offloaded pages can be written again");
+        t->stats.writes_off = false;
         e->disk_state = DISK_KEPT;
         tier_list_touch(&t->table, LIST_DISK, i);
         return;
@@ -470,10 +472,14 @@ static void end_write(struct tiers *t, uint32_t i, enum tier_verdict verdict)
         return;
     }
     t->stats.n_write_failed++;
-    if (++t->n_fault < TIERS_MAX_FAULTS || t->stats.writes_off) return;
+    if (++t->n_fault < TIERS_MAX_FAULTS) return;
+    if (!t->stats.writes_off)
+        LOG_WARN("kv",
+                 "%d writes of offloaded pages failed in a row: they are tried once a minute from "
+                 "now on",
+                 TIERS_MAX_FAULTS);
     t->stats.writes_off = true;
-    LOG_WARN("kv", "%d writes of offloaded pages failed in a row: no more are tried",
-             TIERS_MAX_FAULTS);
+    t->again_us = t->now_us + TIERS_REST_US;
     for (uint32_t k; (k = t->table.lists[LIST_UNWRITTEN].tail) != TIER_NONE;) {
         tier_list_remove(&t->table, LIST_UNWRITTEN, k);
         t->table.entries[k].disk_state = DISK_NONE;

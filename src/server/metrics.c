@@ -371,7 +371,8 @@ static void write_tiers(struct scrape *s, const struct metrics_view *v)
     write_count(s, "fathom_kv_pages_released_total", PROMETHEUS_COUNTER,
                 "Pages lent to other servers, which want them no more.", t->n_released);
     write_count(s, "fathom_kv_tier_writes_off", PROMETHEUS_GAUGE,
-                "1 once the disk has failed too often and is only read.", t->writes_off);
+                "1 while the disk fails too often, and is written to once a minute.",
+                t->writes_off);
     write_count(s, "fathom_requests_fetching", PROMETHEUS_GAUGE, "Requests that wait for pages.",
                 v->stats->n_fetching);
 }

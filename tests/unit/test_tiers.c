@@ -374,7 +374,7 @@ static void a_disk_that_cannot_be_read_is_counted(void **state)
     assert_int_equal(s->n_rejected[TIER_BAD_IO] + s->n_rejected[TIER_BAD_TRUNCATED], 10);
 }
 
-static void a_disk_that_cannot_be_written_is_given_up(void **state)
+static void a_disk_that_cannot_be_written_rests(void **state)
 {
     struct world *w = *state;
     sim_disk_options_of(w->io)->fail_per_1024 = 1024;
@@ -389,6 +389,19 @@ static void a_disk_that_cannot_be_written_is_given_up(void **state)
     keep(w, 100, true);
     settle(w);
     assert_int_equal(s->n_write_failed, n_failed);
+    w->now_us += TIERS_REST_US;
+    keep(w, 101, true);
+    settle(w);
+    assert_int_equal(s->n_write_failed, n_failed + 1);
+    assert_true(s->writes_off);
+    sim_disk_options_of(w->io)->fail_per_1024 = 0; /* it has room again */
+    keep(w, 102, true);
+    settle(w);
+    assert_true(s->writes_off && s->n_written == 0);
+    w->now_us += TIERS_REST_US;
+    keep(w, 103, true);
+    settle(w);
+    assert_true(!s->writes_off && s->n_written == 1);
 }
 
 static void reading_ahead_has_its_bound(void **state)
@@ -749,7 +762,7 @@ int main(void)
         DISK(a_slow_disk_costs_records_not_time),
         DISK(a_damaged_record_is_gone),
         DISK(a_disk_that_cannot_be_read_is_counted),
-        DISK(a_disk_that_cannot_be_written_is_given_up),
+        DISK(a_disk_that_cannot_be_written_rests),
         DISK(reading_ahead_has_its_bound),
         DISK(a_device_that_begins_anew_has_lost_its_copies),
         DISK(a_restart_finds_what_was_written),
