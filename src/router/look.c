@@ -12,6 +12,8 @@
 
 enum { LOOK_TIMEOUT_MS = 2000, LOOK_BYTES = 65536, LOOKS_FAILED = 2 };
 
+static const double MOST = 1e15;
+
 struct look {
     struct looks *all;
     struct upstream_call *call; /* NULL: none under way */
@@ -38,11 +40,20 @@ static void note_why(struct pool_load *l, const char *why)
     }
 }
 
-static double number(const json_t *o, const char *name)
+/* 0: it is none, or beyond max. */
+static double number(const json_t *o, const char *name, double max)
 {
     const json_t *v = json_object_get(o, name);
     double x = json_is_number(v) ? json_number_value(v) : 0;
-    return x > 0 && x < 1e15 ? x : 0;
+    return x > 0 && x <= max ? x : 0;
+}
+
+/* It goes into bodies of requests as it is. */
+static bool is_host(const char *s)
+{
+    size_t n = 0;
+    while (s[n] > ' ' && s[n] <= '~' && s[n] != '"' && s[n] != '\\') n++;
+    return s[n] == '\0';
 }
 
 bool look_read(struct pool_load *out, const char *body, size_t n)
@@ -58,16 +69,16 @@ bool look_read(struct pool_load *out, const char *body, size_t n)
     const char *numerics = json_string_value(json_object_get(o, "numerics"));
     out->moves = json_is_true(json_object_get(o, "moves_streams")) && numerics;
     if (numerics) out->numerics = strtoull(numerics, NULL, 16);
-    out->n_room = (uint32_t)number(o, "max_running");
-    out->n_page = (uint64_t)number(o, "pages");
-    out->n_page_free = (uint64_t)number(o, "free_pages");
-    out->n_owed = (uint64_t)number(o, "waiting_tokens");
-    out->token_us = number(o, "prefill_token_us");
-    out->step_us = number(o, "decode_step_us");
+    out->n_room = (uint32_t)number(o, "max_running", UINT32_MAX);
+    out->n_page = (uint64_t)number(o, "pages", MOST);
+    out->n_page_free = (uint64_t)number(o, "free_pages", MOST);
+    out->n_owed = (uint64_t)number(o, "waiting_tokens", MOST);
+    out->token_us = number(o, "prefill_token_us", MOST);
+    out->step_us = number(o, "decode_step_us", MOST);
     const char *host = json_string_value(json_object_get(o, "pages_host"));
-    if (host && strlen(host) < sizeof out->pages_host && !strpbrk(host, "\"\\\r\n")) {
+    if (host && strlen(host) < sizeof out->pages_host && is_host(host)) {
         memcpy(out->pages_host, host, strlen(host) + 1);
-        out->pages_port = (uint16_t)number(o, "pages_port");
+        out->pages_port = (uint16_t)number(o, "pages_port", UINT16_MAX);
     }
     out->takes_none = json_is_false(json_object_get(o, "takes_pages"));
     out->is_up = !json_is_false(json_object_get(o, "accepts"));

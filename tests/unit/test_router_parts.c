@@ -635,9 +635,13 @@ static void figures_of_a_look_are_read(void **state)
     assert_string_equal(l.why, "host 1?is ??way");
     assert_false(look_read(&l, "<html>", 6));
     assert_true(l.is_up);
-    static const char odd[] = "{\"waiting_tokens\":-5,\"max_running\":1e300}";
+    static const char odd[] = "{\"waiting_tokens\":-5,\"max_running\":1e14,\"pages\":1e300,"
+                              "\"pages_host\":\"a\",\"pages_port\":70000}";
     assert_true(look_read(&l, odd, sizeof odd - 1));
-    assert_true(l.n_owed == 0 && l.n_room == 0);
+    assert_true(l.n_owed == 0 && l.n_room == 0 && l.n_page == 0 && l.pages_port == 0);
+    static const char no_host[] = "{\"pages_host\":\"a\\u0001b\",\"pages_port\":5600}";
+    assert_true(look_read(&l, no_host, sizeof no_host - 1));
+    assert_true(l.pages_port == 0 && l.pages_host[0] == '\0');
 }
 
 /* ---- streams ------------------------------------------------------------------------------- */
