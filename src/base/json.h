@@ -23,7 +23,8 @@
  *   out   new reference
  * Errors  EFORMAT with line, column and byte, or nested deeper than LIMIT_JSON_DEPTH; ENOMEM.
  *         Integers beyond 64 bits are kept as below. Duplicate keys: the last one holds.
- * Any value may stand at the top; trailing bytes other than white space are an error.
+ * A mark before the text is passed over (utf8_mark). Any value may stand at the top; trailing bytes
+ * other than white space are an error.
  * Within an arena (json_arena.h) a tree that is too large for its text, and an object of more than
  * LIMIT_JSON_MEMBERS, are ELIMIT; EBUSY when the trees of all arenas leave no room.
  */

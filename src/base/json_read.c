@@ -431,6 +431,7 @@ static fathom_err read_text(struct reader *r, json_t **out)
 {
     *out = NULL;
     json_t *v = NULL;
+    r->at = utf8_mark(r->s, r->n);
     skip_space(r);
     fathom_err err = read_value(r, &v);
     skip_space(r);

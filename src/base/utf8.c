@@ -1,6 +1,8 @@
 /* utf8.c - UTF-8 decoded, encoded and checked */
 #include "base/utf8.h"
 
+#include <string.h>
+
 /* Smallest and largest second byte for each lead byte that restricts it (Unicode, table 3-7). */
 static void second_range(unsigned char lead, unsigned char *lo, unsigned char *hi)
 {
@@ -62,6 +64,11 @@ bool utf8_valid(const char *s, size_t n)
         if (utf8_next(s + i, n - i, &len) < 0) return false;
     }
     return true;
+}
+
+size_t utf8_mark(const char *s, size_t n)
+{
+    return n >= 3 && memcmp(s, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
 }
 
 size_t utf8_complete(const char *s, size_t n)

@@ -23,6 +23,10 @@ size_t utf8_encode(char out[4], int32_t cp);
 /* utf8_valid - whether all of s[0 .. n) is well formed; the empty text is */
 bool utf8_valid(const char *s, size_t n);
 
+/* utf8_mark - bytes of the mark (U+FEFF) that some editors put before a text, which is no part of
+ * it: 3, or 0 */
+size_t utf8_mark(const char *s, size_t n);
+
 /* utf8_complete - the longest prefix of s[0 .. n) that does not end inside a character; bytes that
  * can never become valid count as complete */
 size_t utf8_complete(const char *s, size_t n);

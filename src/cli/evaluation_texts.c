@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/os.h"
+#include "base/utf8.h"
 #include "tokenizer/tokenizer.h"
 
 /* models/texts.jsonl, linked into the program (evaluation_texts.S). */
@@ -204,11 +205,8 @@ static fathom_err read_file(struct reading *r)
     fathom_err err;
     TRY(file_map_open(&map, r->file, r->d));
     const char *text = map.data;
-    size_t n = map.size;
-    if (n >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* some editors put it before a text */
-        text += 3;
-        n -= 3;
-    }
+    const size_t mark = utf8_mark(text, map.size), n = map.size - mark;
+    if (mark) text += mark;
     if (ends_in(r->file, ".jsonl")) {
         err = read_lines(r, text, n);
     } else if (ends_in(r->file, ".json")) {

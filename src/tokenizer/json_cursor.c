@@ -10,7 +10,8 @@
 void json_cursor_open(struct json_cursor *c, const char *text, size_t n, const char *what,
                       fathom_diag *d)
 {
-    *c = (struct json_cursor){.p = text, .end = text + n, .text = text, .what = what, .d = d};
+    const char *first = text + utf8_mark(text, n);
+    *c = (struct json_cursor){.p = first, .end = text + n, .text = text, .what = what, .d = d};
 }
 
 void json_cursor_close(struct json_cursor *c)

@@ -29,7 +29,8 @@ struct json_span {
     size_t n;
 };
 
-/* json_cursor_open - start at the first byte; the text outlives the cursor */
+/* json_cursor_open - start at the first byte, or behind a mark (utf8_mark); the text outlives the
+ * cursor */
 void json_cursor_open(struct json_cursor *c, const char *text, size_t n, const char *what,
                       fathom_diag *d);
 

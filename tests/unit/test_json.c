@@ -157,6 +157,20 @@ static void bad_text_is_refused_with_its_place(void **state)
     assert_malformed("{\n  \"a\": oops}", 14, "line 2");
 }
 
+static void a_mark_before_a_text_is_no_part_of_it(void **state)
+{
+    (void)state;
+    assert_rewritten("\xef\xbb\xbf [1]", "[1]", "[1]");
+    json_t *v;
+    fathom_diag d = {{0}};
+    assert_int_equal(json_read("\xef\xbb\xbf", 3, "a", &v, &d), FATHOM_EFORMAT);
+    assert_non_null(strstr(d.text, "(byte 4): the text ends"));
+    d.text[0] = '\0';
+    static const char twice[] = "\xef\xbb\xbf\xef\xbb\xbf[1]";
+    assert_int_equal(json_read(twice, sizeof twice - 1, "a", &v, &d), FATHOM_EFORMAT);
+    assert_non_null(strstr(d.text, "(byte 4): a value is needed"));
+}
+
 static void nesting_has_a_limit(void **state)
 {
     (void)state;
@@ -333,6 +347,7 @@ int main(void)
         cmocka_unit_test(numbers_have_pythons_repr),
         cmocka_unit_test(numbers_are_shortest_and_exact),
         cmocka_unit_test(bad_text_is_refused_with_its_place),
+        cmocka_unit_test(a_mark_before_a_text_is_no_part_of_it),
         cmocka_unit_test(nesting_has_a_limit),
         cmocka_unit_test(members_are_typed_and_named_in_messages),
         cmocka_unit_test(the_last_of_equal_keys_holds),

@@ -280,11 +280,6 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
                              "the request body is empty, a JSON object is "
                              "needed");
     }
-    static const char bom[] = {'\xEF', '\xBB', '\xBF'}; /* some clients' editors write it */
-    if (n >= sizeof bom && memcmp(body, bom, sizeof bom) == 0) {
-        body += sizeof bom;
-        n -= sizeof bom;
-    }
     fathom_diag d;
     diag_clear(&d);
     /* where an API has arrays of token ids */
