@@ -116,13 +116,56 @@ void new_file_drop(struct new_file *f)
     f->fd = -1;
 }
 
+static bool write_whole(int fd, const char *bytes, size_t n)
+{
+    while (n > 0) {
+        const ssize_t wrote = write(fd, bytes, n);
+        if (wrote < 0 && errno == EINTR) continue;
+        if (wrote <= 0) return false;
+        bytes += wrote;
+        n -= (size_t)wrote;
+    }
+    return true;
+}
+
+static fathom_err write_in_place(const char *path, const void *bytes, size_t n, fathom_diag *d)
+{
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    const bool is_written = fd >= 0 && write_whole(fd, bytes, n);
+    const fathom_err err = is_written ? FATHOM_OK : failed(path, d);
+    if (fd >= 0) (void)close(fd);
+    return err;
+}
+
 fathom_err new_file_save(const char *path, const void *bytes, size_t n, fathom_diag *d)
 {
     struct new_file f;
+    struct stat st;
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
+        return write_in_place(path, bytes, n, d);
+    }
     TRY(new_file_begin(&f, path, d));
     fathom_err err = new_file_write(&f, bytes, n, 0, d);
     if (!err) err = new_file_end(&f, d);
     if (err) new_file_drop(&f);
+    return err;
+}
+
+fathom_err file_append(const char *path, const void *bytes, size_t n, fathom_diag *d)
+{
+    struct stat st;
+    const int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0) return failed(path, d);
+    fathom_err err = FATHOM_OK;
+    const bool is_file = fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+    if (!write_whole(fd, bytes, n) || (is_file && fsync(fd) != 0)) {
+        fathom_diag why = {{0}};
+        err = failed(path, &why);
+        const bool is_cut = is_file && ftruncate(fd, st.st_size) == 0;
+        (void)diag_fail(d, err, "%s; %s", why.text,
+                        is_cut ? "it holds what it held before" : "it may hold a part of a line");
+    }
+    (void)close(fd);
     return err;
 }
 

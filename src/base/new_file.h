@@ -43,8 +43,13 @@ fathom_err new_file_end(struct new_file *f, fathom_diag *d);
 /* new_file_drop - what was written goes; accepts an empty one */
 void new_file_drop(struct new_file *f);
 
-/* new_file_save - the whole of a small file */
+/* new_file_save - the whole of a small file. What is no regular file, a device, a pipe or a link
+ * such as /dev/stdout, stays what it is: it is written to. */
 fathom_err new_file_save(const char *path, const void *bytes, size_t n, fathom_diag *d);
+
+/* file_append - n bytes behind what the file holds, or none of them: a part is cut off again
+ * Errors  ELIMIT: the disk is full; EIO. */
+fathom_err file_append(const char *path, const void *bytes, size_t n, fathom_diag *d);
 
 /* file_remove - a file that is not there is fine; EIO */
 fathom_err file_remove(const char *path, fathom_diag *d);

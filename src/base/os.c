@@ -46,8 +46,13 @@ fathom_err file_map_open(struct file_map *m, const char *path, fathom_diag *d)
     memset(m, 0, sizeof *m);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe is refused, not waited for */
     if (fd < 0) {
-        fathom_err code = errno == ENOENT ? FATHOM_ENOTFOUND : FATHOM_EIO;
-        FAIL(d, code, "%s: cannot be opened: %s", path, strerror(errno));
+        const int cause = errno;
+        struct stat link;
+        if (cause == ENOENT && lstat(path, &link) == 0) {
+            FAIL(d, FATHOM_EIO, "%s: is a link to a file that is not there", path);
+        }
+        const fathom_err code = cause == ENOENT ? FATHOM_ENOTFOUND : FATHOM_EIO;
+        FAIL(d, code, "%s: cannot be opened: %s", path, strerror(cause));
     }
     fathom_err err = FATHOM_OK;
     struct stat st;
@@ -102,6 +107,19 @@ fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *n
     bool ends = n_dir && dir[n_dir - 1] == '/';
     int n = snprintf(out, out_bytes, "%s%s%s", dir, ends ? "" : "/", name);
     return n >= 0 && (size_t)n < out_bytes ? FATHOM_OK : FATHOM_EINVAL;
+}
+
+bool path_stays_below(const char *name)
+{
+    for (const char *part = name;; part++) {
+        size_t n = strcspn(part, "/");
+        if (n == 0 || n > 200 || (n <= 2 && memcmp(part, "..", n) == 0)) return false;
+        for (size_t i = 0; i < n; i++) {
+            if ((unsigned char)part[i] < 0x20 || part[i] == 0x7f || part[i] == '\\') return false;
+        }
+        part += n;
+        if (!*part) return true;
+    }
 }
 
 bool path_holds_suffix(const char *dir, const char *suffix)
@@ -252,7 +270,7 @@ fathom_err os_make_dir(const char *path, fathom_diag *d)
     return FATHOM_OK;
 }
 
-fathom_err path_check_writable(const char *path, fathom_diag *d)
+fathom_err path_check_writable(const char *path, bool replaces, fathom_diag *d)
 {
     char dir[LIMIT_PATH_BYTES];
     struct stat st;
@@ -261,7 +279,8 @@ fathom_err path_check_writable(const char *path, fathom_diag *d)
     int cause = 0;
     if (n >= sizeof dir) FAIL(d, FATHOM_EINVAL, "a path has more than %zu bytes", sizeof dir - 1);
     (void)snprintf(dir, sizeof dir, "%.*s", n ? (int)n : 1, n ? path : slash ? "/" : ".");
-    if (stat(path, &st) == 0) {
+    const bool is_there = stat(path, &st) == 0;
+    if (is_there && !(replaces && S_ISREG(st.st_mode))) {
         cause = S_ISDIR(st.st_mode) ? EISDIR : access(path, W_OK) == 0 ? 0 : errno;
     } else if (path_is_dir(dir)) {
         cause = access(dir, W_OK | X_OK) == 0 ? 0 : errno;
@@ -269,15 +288,6 @@ fathom_err path_check_writable(const char *path, fathom_diag *d)
         cause = errno;
     }
     if (cause) FAIL(d, FATHOM_EIO, "%s: cannot be written: %s", path, strerror(cause));
-    return FATHOM_OK;
-}
-
-fathom_err os_write_file(const char *path, const void *bytes, size_t n, bool append, fathom_diag *d)
-{
-    FILE *f = fopen(path, append ? "ae" : "we");
-    bool ok = f && fwrite(bytes, 1, n, f) == n;
-    if (f && fclose(f) != 0) ok = false;
-    if (!ok) FAIL(d, FATHOM_EIO, "%s: cannot be written: %s", path, strerror(errno));
     return FATHOM_OK;
 }
 

@@ -29,7 +29,7 @@ struct file_map {
     struct file_stamp stamp; /* before it was mapped */
 };
 
-/* file_map_open - ENOTFOUND if there is no such file, EIO otherwise; d names path and cause.
+/* file_map_open - ENOTFOUND if there is no such name, EIO otherwise; d names path and cause.
  * On failure *m is empty. file_map_close accepts an empty or zeroed map. */
 fathom_err file_map_open(struct file_map *m, const char *path, fathom_diag *d);
 void file_map_close(struct file_map *m);
@@ -49,6 +49,11 @@ bool path_is_dir(const char *path);
 /* path_join - "dir/name", dir with or without its slash, into out (LIMIT_PATH_BYTES); EINVAL when
  * it does not fit */
 fathom_err path_join(char *out, size_t out_bytes, const char *dir, const char *name);
+
+/* path_stays_below - whether a name of others is a path below the folder that it is joined to:
+ * relative, of parts that are names, neither empty nor "." nor ".." nor with a backslash or a
+ * control character, each of 200 bytes at most */
+bool path_stays_below(const char *name);
 
 /* path_holds_suffix - whether dir has a file whose name ends so; false when it cannot be read */
 bool path_holds_suffix(const char *dir, const char *suffix);
@@ -76,13 +81,10 @@ fathom_err os_make_dir(const char *path, fathom_diag *d);
 
 /* path_check_writable - whether a file may be made, or written over, at a path; for what is written
  * at the end of something long
+ *
+ *   replaces  a file that is there is replaced (new_file_save), not written to (file_append)
  * Errors  EIO, with path and cause; EINVAL for a path that is too long. */
-fathom_err path_check_writable(const char *path, fathom_diag *d);
-
-/* os_write_file - n bytes, over what the file held, or after it
- * Errors  EIO, with path and cause. */
-fathom_err os_write_file(const char *path, const void *bytes, size_t n, bool append,
-                         fathom_diag *d);
+fathom_err path_check_writable(const char *path, bool replaces, fathom_diag *d);
 
 /* os_machine_text - the processor's name and how many, such as "AMD EPYC 9B45, 2 processors" */
 enum { MACHINE_TEXT_BYTES = 160 };

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/new_file.h"
 #include "base/os.h"
 #include "bench/latency.h"
 #include "bench/mixed.h"
@@ -89,7 +90,7 @@ fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
     if (options.max_num_seqs == 0) { /* a prompt that lanes share is a request of each */
         options.max_num_seqs = (o.n_request + n_lane - 1) / n_lane + (n_mixed > 0) + (n_lane > 1);
     }
-    if (s->output_json) TRY_GOTO(path_check_writable(s->output_json, d), done);
+    if (s->output_json) TRY_GOTO(path_check_writable(s->output_json, true, d), done);
     TRY_GOTO(engine_open(&e, &options, d), done);
     TRY_GOTO(latency_run(e, &o, &r, d), done);
     print_result(&o, &r);
@@ -97,7 +98,7 @@ fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
     if (n_mixed > 0) TRY_GOTO(run_mixed(e, &o, n_mixed, &mixed, d), done);
     if (s->output_json) {
         TRY_GOTO(latency_write_json(&json, &o, &r, &mixed, fathom_get_info(e)), done);
-        TRY_GOTO(os_write_file(s->output_json, buf_str(&json), json.len, false, d), done);
+        TRY_GOTO(new_file_save(s->output_json, buf_str(&json), json.len, d), done);
     }
 done:
     buf_free(&json);
@@ -136,7 +137,7 @@ fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d)
     fathom_engine *e = NULL;
     fathom_err err;
     engine_options(&options, s, v->model);
-    if (s->output_json) TRY_GOTO(path_check_writable(s->output_json, d), done);
+    if (s->output_json) TRY_GOTO(path_check_writable(s->output_json, true, d), done);
     TRY_GOTO(
         bench_tokenizer_open(&t, s->bench.tokenizer ? s->bench.tokenizer : v->model->name, v, d),
         done);
@@ -155,7 +156,7 @@ fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d)
     print_throughput(&r, &o);
     if (s->output_json) {
         TRY_GOTO(throughput_write_json(&json, &r, fathom_get_info(e)), done);
-        TRY_GOTO(os_write_file(s->output_json, buf_str(&json), json.len, false, d), done);
+        TRY_GOTO(new_file_save(s->output_json, buf_str(&json), json.len, d), done);
     }
 done:
     buf_free(&json);

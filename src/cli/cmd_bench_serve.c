@@ -29,7 +29,7 @@ static fathom_err find_place(char path[LIMIT_PATH_BYTES], const struct bench_ser
                         LIMIT_PATH_BYTES - 1);
         goto done;
     }
-    err = path_check_writable(path, d);
+    err = path_check_writable(path, !s->append_result, d);
 done:
     buf_free(&name);
     return err;
@@ -41,7 +41,7 @@ static fathom_err save(const char *path, const struct bench_serve *b, const stru
     struct buf json = {0};
     fathom_err err;
     TRY_GOTO(bench_write_result(&json, b, r, d), done);
-    err = appends ? os_write_file(path, buf_str(&json), json.len, true, d)
+    err = appends ? file_append(path, buf_str(&json), json.len, d)
                   : new_file_save(path, buf_str(&json), json.len, d);
     if (!err) printf("result    %s\n", path);
 done:

@@ -310,14 +310,23 @@ class KnownTimes(unittest.TestCase):
         with open(whole, encoding="utf-8") as f:
             kept = f.read()
         self.assertEqual(json.loads(kept)["completed"], 1)
-        done = subprocess.run(["sh", "-c", 'trap "" XFSZ; ulimit -f 1; "$0" "$@"', FATHOM, "bench",
-                               *args, "--save-detailed", "--result-filename", whole, "--metadata",
-                               "a=" + "b" * 2000], capture_output=True, text=True, timeout=HANG_S,
-                              check=False)
-        self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn("cannot be written: File too large", done.stderr)
-        with open(whole, encoding="utf-8") as f:
-            self.assertEqual(f.read(), kept)
+        for flags, needle in ((), "cannot be written: File too large\n"), (
+                ("--append-result",), "File too large; it holds what it held before\n"):
+            done = subprocess.run(["sh", "-c", 'trap "" XFSZ; ulimit -f 1; "$0" "$@"', FATHOM, "bench",
+                                   *args, "--save-detailed", "--result-filename", whole, *flags,
+                                   "--metadata", "a=" + "b" * 2000], capture_output=True, text=True,
+                                  timeout=HANG_S, check=False)
+            self.assertEqual(done.returncode, 1, done.stdout)
+            self.assertIn(needle, done.stderr)
+            with open(whole, encoding="utf-8") as f:
+                self.assertEqual(f.read(), kept)
+
+    def test_a_result_may_go_to_a_stream(self):
+        out, _ = bench("serve", "--port", str(self.paced.port), "--tokenizer", "pilot", "--input-len",
+                       "20", "--output-len", "2", "--num-prompts", "1", "--save-result",
+                       "--result-filename", "/dev/stdout")
+        self.assertEqual(json.loads(next(l for l in out.split("\n") if l[:1] == "{"))["completed"], 1)
+        self.assertTrue(os.path.islink("/dev/stdout"))
 
     def test_a_sweep_takes_up_where_it_was_ended(self):
         args = ("sweep", "--port", str(self.paced.port), "--tokenizer", "pilot", "--input-len",

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/new_file.h"
 #include "bench/dataset.h"
 
 static struct tokenizer *tokenizer;
@@ -29,7 +29,7 @@ static fathom_err make(const struct dataset_options *o)
 
 static void write_file(const char *text)
 {
-    assert_int_equal(os_write_file(file, text, strlen(text), false, NULL), FATHOM_OK);
+    assert_int_equal(new_file_save(file, text, strlen(text), NULL), FATHOM_OK);
 }
 
 static void assert_count(size_t i, uint32_t n_added)

@@ -86,6 +86,45 @@ static void a_full_disk_is_a_limit(void **state)
     assert_false(path_exists(in_dir("c")));
 }
 
+static void what_is_appended_is_whole_or_not_there(void **state)
+{
+    (void)state;
+    struct rlimit was, now;
+    fathom_diag d = {{0}};
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    char bytes[600] = {0};
+    assert_int_equal(file_append(in_dir("lines"), "one\n", 4, &d), FATHOM_OK);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &was), 0);
+    now = was;
+    now.rlim_cur = 300;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &now), 0);
+    fathom_err err = file_append(in_dir("lines"), bytes, sizeof bytes, &d);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &was), 0);
+    (void)signal(SIGXFSZ, handler);
+    assert_int_equal(err, FATHOM_ELIMIT);
+    assert_non_null(strstr(d.text, "lines: cannot be written: "));
+    assert_non_null(strstr(d.text, "; it holds what it held before"));
+    holds("lines", "one\n");
+    assert_int_equal(file_append(in_dir("lines"), "two\n", 4, &d), FATHOM_OK);
+    holds("lines", "one\ntwo\n");
+    assert_int_equal(file_append("/dev/full", "x", 1, &d), FATHOM_ELIMIT);
+}
+
+static void what_is_no_file_stays_what_it_is(void **state)
+{
+    (void)state;
+    fathom_diag d = {{0}};
+    assert_int_equal(new_file_save(in_dir("real"), "long before", 11, &d), FATHOM_OK);
+    assert_int_equal(symlink("real", in_dir("link")), 0);
+    assert_int_equal(new_file_save(in_dir("link"), "new", 3, &d), FATHOM_OK);
+    holds("real", "new");
+    assert_true(unlink(in_dir("link")) == 0 && path_exists(in_dir("real")));
+    assert_int_equal(new_file_save("/dev/null", "x", 1, &d), FATHOM_OK);
+    assert_int_equal(file_append("/dev/null", "x", 1, &d), FATHOM_OK);
+    assert_int_equal(new_file_save("/dev/full", "x", 1, &d), FATHOM_ELIMIT);
+    assert_string_equal(d.text, "/dev/full: cannot be written: No space left on device");
+}
+
 static fathom_err add_name(void *arg, const char *name)
 {
     char *names = arg;
@@ -215,6 +254,8 @@ int main(void)
         cmocka_unit_test(the_name_comes_with_the_last_byte),
         cmocka_unit_test(a_dropped_file_leaves_what_was_there),
         cmocka_unit_test(a_full_disk_is_a_limit),
+        cmocka_unit_test(what_is_appended_is_whole_or_not_there),
+        cmocka_unit_test(what_is_no_file_stays_what_it_is),
         cmocka_unit_test(names_come_in_order),
         cmocka_unit_test(a_directory_is_locked_once),
         cmocka_unit_test(what_is_gone_on_with_has_one_writer),

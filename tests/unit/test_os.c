@@ -5,8 +5,10 @@
 #include <stdint.h>
 #include <string.h>
 
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include <cmocka.h>
 
@@ -88,18 +90,81 @@ static void what_may_be_written_is_known_before(void **state)
 {
     (void)state;
     fathom_diag d = {{0}};
-    assert_int_equal(path_check_writable("/tmp/test_os_of_no_such_name", &d), FATHOM_OK);
+    assert_int_equal(path_check_writable("/tmp/test_os_of_no_such_name", true, &d), FATHOM_OK);
     assert_false(path_exists("/tmp/test_os_of_no_such_name"));
-    assert_int_equal(path_check_writable("test_os_of_no_such_name", &d), FATHOM_OK);
-    assert_int_equal(path_check_writable("/dev/null", &d), FATHOM_OK);
-    assert_int_equal(path_check_writable("/tmp", &d), FATHOM_EIO);
+    assert_int_equal(path_check_writable("test_os_of_no_such_name", true, &d), FATHOM_OK);
+    assert_int_equal(path_check_writable("/dev/null", true, &d), FATHOM_OK);
+    assert_int_equal(path_check_writable("/tmp", true, &d), FATHOM_EIO);
     assert_string_equal(d.text, "/tmp: cannot be written: Is a directory");
     d.text[0] = '\0';
-    assert_int_equal(path_check_writable("/nowhere/file", &d), FATHOM_EIO);
+    assert_int_equal(path_check_writable("/nowhere/file", true, &d), FATHOM_EIO);
     assert_string_equal(d.text, "/nowhere/file: cannot be written: No such file or directory");
     d.text[0] = '\0';
-    assert_int_equal(path_check_writable("/dev/null/file", &d), FATHOM_EIO);
+    assert_int_equal(path_check_writable("/dev/null/file", true, &d), FATHOM_EIO);
     assert_string_equal(d.text, "/dev/null/file: cannot be written: Not a directory");
+}
+
+/* Of a user who is not root, who may write everywhere. */
+static bool may_write_as_nobody(const char *path, bool replaces)
+{
+    int status = 0;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        if (geteuid() == 0 && setuid(65534) != 0) _exit(2);
+        _exit(path_check_writable(path, replaces, NULL) == FATHOM_OK ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
+    return WEXITSTATUS(status) == 0;
+}
+
+static void a_file_is_replaced_where_its_folder_may_be_written(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/test_os_XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(path, sizeof path, "%s/file", dir);
+    const int fd = open(path, O_WRONLY | O_CREAT, 0666);
+    assert_true(fd >= 0 && fchmod(fd, 0666) == 0 && close(fd) == 0 && chmod(dir, 0555) == 0);
+    assert_true(may_write_as_nobody(path, false));
+    assert_false(may_write_as_nobody(path, true));
+    assert_int_equal(chmod(dir, 0777), 0);
+    assert_true(may_write_as_nobody(path, true));
+    assert_true(unlink(path) == 0 && rmdir(dir) == 0);
+}
+
+static void a_link_that_leads_nowhere_is_told(void **state)
+{
+    (void)state;
+    char dir[] = "/tmp/test_os_XXXXXX", path[64], want[128];
+    struct file_map m;
+    fathom_diag d = {{0}};
+    assert_non_null(mkdtemp(dir));
+    (void)snprintf(path, sizeof path, "%s/link", dir);
+    (void)snprintf(want, sizeof want, "%s: is a link to a file that is not there", path);
+    assert_int_equal(symlink("../blobs/gone", path), 0);
+    assert_int_equal(file_map_open(&m, path, &d), FATHOM_EIO);
+    assert_string_equal(d.text, want);
+    assert_true(unlink(path) == 0);
+    assert_int_equal(file_map_open(&m, path, NULL), FATHOM_ENOTFOUND);
+    assert_true(rmdir(dir) == 0);
+}
+
+static void names_of_others_stay_below_their_folder(void **state)
+{
+    (void)state;
+    static const char *const good[] = {"a", "refs/pr/1", "a b/...", ".a", "..a/b.."};
+    static const char *const bad[] = {"", ".", "..", "/a", "a/", "a//b", "a/../b", "a\\b", "a\n"};
+    char name[202];
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        assert_true(path_stays_below(good[i]));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_false(path_stays_below(bad[i]));
+    memset(name, 'a', 201);
+    name[201] = '\0';
+    assert_false(path_stays_below(name));
+    assert_true(path_stays_below(name + 1));
 }
 
 static void paths_join_within_their_room(void **state)
@@ -137,6 +202,9 @@ int main(void)
         cmocka_unit_test(an_empty_file_maps_to_nothing),
         cmocka_unit_test(what_cannot_be_mapped_is_named),
         cmocka_unit_test(what_may_be_written_is_known_before),
+        cmocka_unit_test(a_file_is_replaced_where_its_folder_may_be_written),
+        cmocka_unit_test(a_link_that_leads_nowhere_is_told),
+        cmocka_unit_test(names_of_others_stay_below_their_folder),
         cmocka_unit_test(paths_join_within_their_room),
         cmocka_unit_test(the_machine_has_processors_and_memory),
         cmocka_unit_test(a_thread_has_the_name_it_gave_itself),

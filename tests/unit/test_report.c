@@ -13,7 +13,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
-#include "base/os.h"
+#include "base/new_file.h"
 #include "bench/chart.h"
 #include "bench/report.h"
 #include "bench/report_section.h"
@@ -100,19 +100,19 @@ static void files_of_one_many_and_none(void **state)
     assert_true(fd >= 0);
     (void)close(fd);
     (void)buf_printf(&text, "%s\n\n%s\n", one, one);
-    assert_int_equal(os_write_file(path, buf_str(&text), text.len, false, NULL), FATHOM_OK);
+    assert_int_equal(new_file_save(path, buf_str(&text), text.len, NULL), FATHOM_OK);
     assert_int_equal(report_data_add_file(&data, path, &d), FATHOM_OK);
     assert_int_equal(data.n_point, 2);
     buf_clear(&text);
     (void)buf_printf(&text, "[%s, %s, %s]", one, one, one);
-    assert_int_equal(os_write_file(path, buf_str(&text), text.len, false, NULL), FATHOM_OK);
+    assert_int_equal(new_file_save(path, buf_str(&text), text.len, NULL), FATHOM_OK);
     assert_int_equal(report_data_add_file(&data, path, &d), FATHOM_OK);
     assert_int_equal(data.n_point, 5);
     static const char *const bad[] = {
         "", "[", "7", "{}", "{\"completed\":1}", "{\"completed\":1}\n{", "[{}]"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         memset(&d, 0, sizeof d);
-        assert_int_equal(os_write_file(path, bad[i], strlen(bad[i]), false, NULL), FATHOM_OK);
+        assert_int_equal(new_file_save(path, bad[i], strlen(bad[i]), NULL), FATHOM_OK);
         assert_int_equal(report_data_add_file(&data, path, &d), FATHOM_EFORMAT);
         assert_non_null(strstr(d.text, path));
     }
