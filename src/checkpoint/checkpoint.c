@@ -85,8 +85,10 @@ static fathom_err content_open(struct content *out, const struct checkpoint *c, 
         FAIL(d, FATHOM_EINVAL, "%s: the path of %s is longer than %d bytes", c->where, name,
              LIMIT_PATH_BYTES - 1);
     }
-    if (!path_exists(path)) return FATHOM_ENOTFOUND;
-    TRY(file_map_open(&out->map, path, d));
+    fathom_diag why = {{0}};
+    fathom_err err = file_map_open(&out->map, path, &why);
+    if (err == FATHOM_ENOTFOUND) return err;
+    if (err) FAIL(d, err, "%s", why.text);
     out->data = out->map.data;
     out->size = out->map.size;
     return FATHOM_OK;

@@ -3,6 +3,7 @@
  * The Hugging Face cache keeps a repository org/name as
  *
  *   <folder>/models--org--name/refs/main            the commit that "main" means
+ *                             /refs/refs/pr/1         likewise of any other branch or tag
  *                             /snapshots/<commit>/  files, usually links into blobs/
  */
 #include <ctype.h>
@@ -77,33 +78,49 @@ static bool name_cache_folder(char *out, const char *cache, const char *reposito
     return n >= 0 && n < LIMIT_PATH_BYTES;
 }
 
-/* The commit in refs/REVISION: one line of letters and digits. */
-static bool read_commit(char commit[128], const char *folder, const char *revision)
+/* The commit that a file of refs holds: one line of letters and digits. */
+static fathom_err read_commit(char commit[128], const char *ref, fathom_diag *d)
 {
-    char refs[LIMIT_PATH_BYTES], path[LIMIT_PATH_BYTES];
     struct file_map map;
-    if (path_join(refs, sizeof refs, folder, "refs")) return false;
-    if (path_join(path, sizeof path, refs, revision)) return false;
-    if (path_is_dir(path) || file_map_open(&map, path, NULL)) return false;
+    TRY(file_map_open(&map, ref, d));
     const char *text = map.data;
     size_t n = 0;
     while (n < map.size && n < 127 && isalnum((unsigned char)text[n])) n++;
     if (n) memcpy(commit, text, n);
     commit[n] = '\0';
     file_map_close(&map);
-    return n > 0;
+    if (n == 0) FAIL(d, FATHOM_EFORMAT, "%s: holds no commit: remove it, or pull again", ref);
+    return FATHOM_OK;
 }
 
-static bool find_snapshot(char *dir, const char *folder, const char *revision)
+/* Writes the snapshot of a revision, or of what main is, to dir. ENOTFOUND with an empty d when
+ * nothing is known of it; what refs names and is not there is an error with a message. */
+static fathom_err find_snapshot(char *dir, const char *folder, const char *model,
+                                const char *revision, fathom_diag *d)
 {
-    char snapshots[LIMIT_PATH_BYTES], commit[128];
-    if (path_join(snapshots, sizeof snapshots, folder, "snapshots")) return false;
-    if (read_commit(commit, folder, revision ? revision : "main") &&
-        !path_join(dir, LIMIT_PATH_BYTES, snapshots, commit) && path_is_dir(dir)) {
-        return true;
+    char snapshots[LIMIT_PATH_BYTES], ref[LIMIT_PATH_BYTES], commit[128];
+    int n = snprintf(ref, sizeof ref, "%s/refs/%s", folder, revision ? revision : "main");
+    if (n < 0 || n >= LIMIT_PATH_BYTES ||
+        path_join(snapshots, sizeof snapshots, folder, "snapshots"))
+        return FATHOM_ENOTFOUND;
+    fathom_err err = path_is_dir(ref) ? FATHOM_ENOTFOUND : read_commit(commit, ref, d);
+    if (err && err != FATHOM_ENOTFOUND) return err;
+    if (!err) {
+        if (!path_join(dir, LIMIT_PATH_BYTES, snapshots, commit) && path_is_dir(dir)) {
+            return FATHOM_OK;
+        }
+        FAIL(d, FATHOM_ENOTFOUND,
+             "%s: %s names commit %s, which is not in %s: bring it with `fathom pull %s%s%s`, or "
+             "name one that is there with --revision",
+             model, ref, commit, snapshots, model, revision ? " --revision " : "",
+             revision ? revision : "");
     }
-    if (!revision) return path_newest_dir(dir, LIMIT_PATH_BYTES, snapshots) == FATHOM_OK;
-    return !path_join(dir, LIMIT_PATH_BYTES, snapshots, revision) && path_is_dir(dir);
+    diag_clear(d);
+    if (!revision) return path_newest_dir(dir, LIMIT_PATH_BYTES, snapshots);
+    const bool is_there = !strchr(revision, '/') &&
+                          !path_join(dir, LIMIT_PATH_BYTES, snapshots, revision) &&
+                          path_is_dir(dir);
+    return is_there ? FATHOM_OK : FATHOM_ENOTFOUND;
 }
 
 fathom_err checkpoint_resolve(char *dir, const char *model, const struct hub_cache *cache,
@@ -117,7 +134,7 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const struct hub_cac
     }
     if (path_is_dir(model)) {
         if (revision) {
-            FAIL(d, FATHOM_EINVAL, "--revision %.80s is of a repository, and %s is a directory",
+            FAIL(d, FATHOM_EINVAL, "--revision \"%.80s\" is of a repository, and %s is a directory",
                  revision, model);
         }
         memcpy(dir, model, strlen(model) + 1);
@@ -139,6 +156,9 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const struct hub_cac
         FAIL(d, FATHOM_ENOTFOUND,
              "%s: no such directory; give a directory, or a repository as org/name", model);
     }
+    if (revision && !path_stays_below(revision)) {
+        FAIL(d, FATHOM_EINVAL, "--revision \"%.200s\" is no branch, tag or commit", revision);
+    }
     if (!cache->folder) {
         FAIL(d, FATHOM_ENOTFOUND,
              "%s: not found. Download it with `fathom pull %s`. Looked at: ./%s (no "
@@ -149,8 +169,11 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const struct hub_cac
         FAIL(d, FATHOM_EINVAL, "the Hugging Face cache's path is longer than %d bytes",
              LIMIT_PATH_BYTES - 1);
     }
-    if (find_snapshot(dir, folder, revision)) return FATHOM_OK;
+    fathom_diag why = {{0}};
+    fathom_err err = find_snapshot(dir, folder, model, revision, &why);
+    if (!err) return FATHOM_OK;
     dir[0] = '\0';
+    if (why.text[0]) FAIL(d, err, "%s", why.text);
     FAIL(d, FATHOM_ENOTFOUND,
          "%s: not found. Download it with `fathom pull %s%s%s`. Looked at: ./%s and "
          "%s/snapshots%s",

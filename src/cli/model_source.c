@@ -46,7 +46,7 @@ fathom_err model_source_find(struct model_source *m, const struct settings *s,
     const bool is_main = !s->revision || strcmp(s->revision, "main") == 0;
     if (strcmp(m->name, pilot_bundle.name) == 0) {
         if (!is_main) {
-            FAIL(d, FATHOM_EINVAL, "--revision %.80s is of a repository, and %s is linked in",
+            FAIL(d, FATHOM_EINVAL, "--revision \"%.80s\" is of a repository, and %s is linked in",
                  s->revision, m->name);
         }
         m->bundle = &pilot_bundle;

@@ -5,11 +5,10 @@
 #include <string.h>
 
 #include "base/fail.h"
-#include "base/limits.h"
 #include "base/mem.h"
+#include "base/os.h"
 #include "base/sha256.h"
 
-enum { PATH_MAX_BYTES = 1024 };
 static const int64_t file_bytes_max = INT64_C(1) << 50;
 
 static bool is_hex(const char *s, size_t n)
@@ -19,23 +18,6 @@ static bool is_hex(const char *s, size_t n)
         if (!isdigit((unsigned char)s[i]) && !(s[i] >= 'a' && s[i] <= 'f')) return false;
     }
     return true;
-}
-
-/* Relative, of parts that are names: neither empty nor "." nor "..", no control characters. */
-static bool is_safe_path(const char *path)
-{
-    size_t n = strlen(path);
-    if (n == 0 || n >= PATH_MAX_BYTES) return false;
-    for (const char *part = path;; part++) {
-        size_t m = strcspn(part, "/");
-        if (m == 0 || m > 200 || (m == 1 && part[0] == '.')) return false;
-        if (m == 2 && part[0] == '.' && part[1] == '.') return false;
-        for (size_t i = 0; i < m; i++) {
-            if ((unsigned char)part[i] < 0x20 || part[i] == 0x7f || part[i] == '\\') return false;
-        }
-        part += m;
-        if (!*part) return true;
-    }
 }
 
 /* Weights in forms that are not read here, often as large as all the others together. */
@@ -55,7 +37,7 @@ static bool is_left_out(const char *path)
 static fathom_err take_file(struct hub_listing *l, const char *path, const json_t *size,
                             const char *sum, bool is_git, fathom_diag *d)
 {
-    if (!path || !is_safe_path(path)) {
+    if (!path || !path_stays_below(path)) {
         FAIL(d, FATHOM_EFORMAT, "the hub lists a file called \"%.80s\", which is no name of a file",
              path ? path : "");
     }

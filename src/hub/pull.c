@@ -17,12 +17,12 @@
 static const uint64_t spare_bytes = 16 << 20;
 
 /* Of names only what they have: it becomes a path and a part of a URL. */
-static bool is_name(const char *s, bool slashes)
+static bool is_name(const char *s)
 {
     if (!isalnum((unsigned char)s[0]) || strlen(s) > 200 || strstr(s, "..")) return false;
     for (; *s; s++) {
         if (isalnum((unsigned char)*s) || strchr("-_.", *s)) continue;
-        if (*s != '/' || !slashes || !isalnum((unsigned char)s[1])) return false;
+        if (*s != '/' || !isalnum((unsigned char)s[1])) return false;
     }
     return true;
 }
@@ -30,10 +30,10 @@ static bool is_name(const char *s, bool slashes)
 static fathom_err check_names(const struct hub_order *o, fathom_diag *d)
 {
     const char *slash = strchr(o->repository, '/');
-    if (!slash || !is_name(o->repository, true) || strchr(slash + 1, '/')) {
+    if (!slash || !is_name(o->repository) || strchr(slash + 1, '/')) {
         FAIL(d, FATHOM_EINVAL, "\"%.200s\" is no repository: needed is org/name", o->repository);
     }
-    if (o->revision && !is_name(o->revision, true)) {
+    if (o->revision && !path_stays_below(o->revision)) {
         FAIL(d, FATHOM_EINVAL, "--revision \"%.200s\" is no branch, tag or commit", o->revision);
     }
     const char *e = client_endpoint(o);

@@ -84,7 +84,7 @@ class Hub:
             code = "GatedRepo" if self.gated else "RepoNotFound"
             self.say(h, 401, X_Error_Code=code)
         elif path.startswith(f"/api/models/{self.repository}/revision/"):
-            revision = path.rsplit("/", 1)[-1]
+            revision = path.split("/revision/", 1)[-1]
             if revision not in ("main", COMMIT):
                 self.say(h, 404, X_Error_Code="RevisionNotFound")
             elif self.fault_answer(h, "list"):

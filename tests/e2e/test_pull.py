@@ -233,7 +233,9 @@ class Pull(unittest.TestCase):
         self.assertIn('no revision "v9"', self.pull("--revision", "v9", status=1))
         self.assertIn("there is none (404)", self.pull(repository="org/other", status=1))
         self.assertIn("is no repository", self.pull(repository="other", status=1))
-        self.assertIn("is no branch", self.pull("--revision", "../x", status=1))
+        for bad in "../x", "", "/x", "a//b":
+            self.assertIn("is no branch", self.pull("--revision", bad, status=1))
+        self.assertIn('no revision "refs/pr/1"', self.pull("--revision", "refs/pr/1", status=1))
         self.assertIn("needed is https://HOST", self.pull(status=1, HF_ENDPOINT="ftp://x"))
         self.hub.token = "t"
         self.assertIn("set HF_TOKEN", self.pull(status=1))

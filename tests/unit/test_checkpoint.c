@@ -254,6 +254,55 @@ static void a_revision_is_found_by_its_name_and_by_its_commit(void **state)
     assert_non_null(strstr(d.text, "is a directory"));
 }
 
+static void what_refs_name_and_is_not_there_is_told(void **state)
+{
+    const char *home = *state;
+    char dir[LIMIT_PATH_BYTES];
+    fathom_diag d = {0};
+    save_cached(home, "aaa111");
+    save_text(home, "hub/models--org--name/refs/main", "gone");
+    assert_int_equal(resolve(dir, "org/name", home, NULL, &d), FATHOM_ENOTFOUND);
+    assert_non_null(strstr(d.text, "/models--org--name/refs/main names commit gone, which is not"));
+    assert_non_null(strstr(d.text, "`fathom pull org/name`"));
+    save_text(home, "hub/models--org--name/refs/aaa111", "gone");
+    d.text[0] = '\0';
+    assert_int_equal(resolve(dir, "org/name", home, "aaa111", &d), FATHOM_ENOTFOUND);
+    assert_non_null(strstr(d.text, "`fathom pull org/name --revision aaa111`"));
+    static const char *const bad[] = {"", "../../../.."};
+    for (size_t i = 0; i < 2; i++) {
+        save_text(home, "hub/models--org--name/refs/main", bad[i]);
+        d.text[0] = '\0';
+        assert_int_equal(resolve(dir, "org/name", home, NULL, &d), FATHOM_EFORMAT);
+        assert_non_null(strstr(d.text, "/refs/main: holds no commit"));
+    }
+    save_text(home, "hub/models--org--other/refs", "a file in place of a folder");
+    d.text[0] = '\0';
+    assert_int_equal(resolve(dir, "org/other", home, NULL, &d), FATHOM_EIO);
+    assert_non_null(strstr(d.text, "/refs/main: cannot be opened: Not a directory"));
+}
+
+static void a_revision_stays_within_the_repository(void **state)
+{
+    const char *home = *state;
+    char dir[LIMIT_PATH_BYTES];
+    fathom_diag d = {0};
+    save_cached(home, "aaa111");
+    save_text(home, "hub/models--org--name/refs/refs/pr/1", "aaa111");
+    assert_int_equal(resolve(dir, "org/name", home, "refs/pr/1", &d), FATHOM_OK);
+    assert_non_null(strstr(dir, "/snapshots/aaa111"));
+    assert_int_equal(resolve(dir, "org/name", home, "refs", &d), FATHOM_ENOTFOUND);
+    assert_int_equal(resolve(dir, "org/name", home, "aaa111/x", &d), FATHOM_ENOTFOUND);
+    static const char *const bad[] = {"",     ".",    "..", "../..",    "/",
+                                      "/tmp", "a//b", "a/", "refs/../x"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char want[80];
+        d.text[0] = '\0';
+        assert_int_equal(resolve(dir, "org/name", home, bad[i], &d), FATHOM_EINVAL);
+        (void)snprintf(want, sizeof want, "--revision \"%s\" is no branch, tag or commit", bad[i]);
+        assert_string_equal(d.text, want);
+    }
+}
+
 static void repository_is_found_in_the_cache(void **state)
 {
     const char *home = *state;
@@ -267,7 +316,7 @@ static void repository_is_found_in_the_cache(void **state)
     assert_non_null(checkpoint_find(c, "w"));
     checkpoint_close(c);
 
-    /* refs/main decides, even against a newer snapshot; without a valid one the newest is taken */
+    /* refs/main decides, even against a newer snapshot; without it the newest is taken */
     save_cached(home, "bbb222");
     save_text(home, "hub/models--org--name/refs/main", "aaa111\n");
     assert_int_equal(resolve(dir, "org/name", home, NULL, &d), FATHOM_OK);
@@ -277,10 +326,9 @@ static void repository_is_found_in_the_cache(void **state)
         path_join(newest, sizeof newest, home, "hub/models--org--name/snapshots/bbb222"), 0);
     const struct timespec later[2] = {{.tv_sec = 4000000000}, {.tv_sec = 4000000000}};
     assert_int_equal(utimensat(AT_FDCWD, newest, later, 0), 0);
-    save_text(home, "hub/models--org--name/refs/main", "gone");
-    assert_int_equal(resolve(dir, "org/name", home, NULL, &d), FATHOM_OK);
-    assert_non_null(strstr(dir, "/snapshots/bbb222"));
-    save_text(home, "hub/models--org--name/refs/main", "../../../..");
+    char ref[LIMIT_PATH_BYTES];
+    assert_int_equal(path_join(ref, sizeof ref, home, "hub/models--org--name/refs/main"), 0);
+    assert_int_equal(unlink(ref), 0);
     assert_int_equal(resolve(dir, "org/name", home, NULL, &d), FATHOM_OK);
     assert_non_null(strstr(dir, "/snapshots/bbb222"));
     assert_string_equal(d.text, "");
@@ -434,6 +482,8 @@ int main(void)
         TEST(side_files_stay_mapped_and_absence_is_silent),
         TEST(bundle_is_read_like_a_directory),
         TEST(a_revision_is_found_by_its_name_and_by_its_commit),
+        TEST(what_refs_name_and_is_not_there_is_told),
+        TEST(a_revision_stays_within_the_repository),
         TEST(repository_is_found_in_the_cache),
         TEST(unknown_model_says_where_it_looked),
         TEST(full_size_table_opens),
