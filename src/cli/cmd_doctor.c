@@ -14,8 +14,8 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/doctor.h"
 #include "cli/model_plan.h"
-#include "model/weights.h"
 #include "server/server.h"
+#include "tokenizer/tokenizer.h"
 
 enum { STATUS_BAD = 1, STATUS_WARN = 3 };
 
@@ -75,18 +75,6 @@ static void look_at_disk(struct doctor *d, const struct model_source *m, const s
                 size_text(b, rate), (double)total / (double)rate);
 }
 
-/* The first fault of the weights, and how many there are. */
-struct faults {
-    size_t n;
-    char first[FINDING_TEXT_BYTES];
-};
-
-static void take_fault(void *arg, const char *message)
-{
-    struct faults *f = arg;
-    if (f->n++ == 0) (void)snprintf(f->first, sizeof f->first, "%s", message);
-}
-
 static void find_form(void *arg, const char *line)
 {
     doctor_find(arg, FINDING_OK, "model", "", "%s", line);
@@ -94,12 +82,10 @@ static void find_form(void *arg, const char *line)
 
 static void look_at_weights(struct doctor *d, const struct model_plan *p)
 {
-    struct faults faults = {0};
-    (void)weights_check(p->checkpoint, &p->config, take_fault, &faults);
-    if (faults.n) {
+    fathom_diag diag = {{0}};
+    if (model_plan_check_weights(p, &diag)) {
         doctor_find(d, FINDING_BAD, "model",
-                    "download the checkpoint again; fathom inspect lists them",
-                    "%zu tensors are missing or wrong; the first: %.300s", faults.n, faults.first);
+                    "download the checkpoint again; fathom inspect lists them", "%s", diag.text);
     } else {
         doctor_find(d, FINDING_OK, "model", "",
                     "%s, %zu shards with %zu tensors: headers are sound, every tensor is there",
@@ -107,6 +93,19 @@ static void look_at_weights(struct doctor *d, const struct model_plan *p)
                     checkpoint_n_tensor(p->checkpoint));
         model_plan_each_form(p, find_form, d);
     }
+}
+
+static void look_at_text(struct doctor *d, const struct model_source *m, const struct settings *s)
+{
+    struct text_model text;
+    fathom_diag diag = {{0}};
+    if (text_model_open(&text, m, s, &diag)) {
+        doctor_find(d, FINDING_BAD, "text", "download the checkpoint again", "%s", diag.text);
+        return;
+    }
+    doctor_find(d, FINDING_OK, "text", "", "%d tokens; chats as %s",
+                (int)tokenizer_n_token(text.tokenizer), chat_encoding_name(text.style.encoding));
+    text_model_close(&text);
 }
 
 static void look_at_plan(struct doctor *d, const struct model_plan *p, fathom_err err,
@@ -158,6 +157,7 @@ static void look_at_model(struct doctor *d, const struct invocation *v)
                         p.config.model_type);
         }
         if (p.checkpoint && !made_up) look_at_weights(d, &p);
+        if (p.checkpoint) look_at_text(d, &source, v->settings);
         look_at_plan(d, &p, err, &diag);
         if (p.checkpoint && !made_up) look_at_disk(d, &source, p.checkpoint);
         if (source.dir[0] && v->settings->verify) doctor_check_hashes(d, source.dir);

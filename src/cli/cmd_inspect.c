@@ -1,4 +1,7 @@
-/* cmd_inspect.c - fathom inspect: what a checkpoint is, what it holds, what it lacks */
+/* cmd_inspect.c - fathom inspect: what a checkpoint is, what it holds, what it lacks
+ *
+ * Status 0: it can be served. 1: it cannot, and what is printed says why.
+ */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,7 +12,7 @@
 #include "model/weights.h"
 #include "tokenizer/tokenizer.h"
 
-enum { FAULTS_SHOWN = 20 };
+enum { FAULTS_SHOWN = 20, STATUS_BAD = 1 };
 
 static void print_config(const struct model_config *c)
 {
@@ -124,7 +127,9 @@ static void count_unused(void *arg, const struct tensor *t, bool is_copy)
     u->bytes += t->n_bytes;
 }
 
-static fathom_err print_state(const struct model_config *config, const struct checkpoint *c)
+/* *fine: nothing that the model needs is missing or wrong. */
+static fathom_err print_state(bool *fine, const struct model_config *config,
+                              const struct checkpoint *c)
 {
     struct report faults = {0};
     struct unused unused = {0};
@@ -145,43 +150,56 @@ static fathom_err print_state(const struct model_config *config, const struct ch
     printf(n ? "%zu tensors are missing or wrong: this checkpoint cannot be served\n"
              : "every tensor that the model needs is there, with its shape and type\n",
            n);
+    *fine = n == 0;
     return FATHOM_OK;
 }
 
-static void print_text(const struct invocation *v)
+/* Whether texts can become tokens. */
+static bool print_text(const struct invocation *v)
 {
     struct text_model text;
     fathom_diag d = {{0}};
     if (text_model_open(&text, v->model, v->settings, &d)) {
         print_row("text", "%s", d.text);
-        return;
+        return false;
     }
     print_row("tokens", "%d; chats as %s, tool calls as %s", (int)tokenizer_n_token(text.tokenizer),
               chat_encoding_name(text.style.encoding), chat_encoding_name(text.style.tool_markup));
     text_model_close(&text);
+    return true;
+}
+
+/* Whether it can be served by any backend. */
+static bool print_refusal(const struct model_config *config, struct checkpoint *c)
+{
+    fathom_diag refused = {{0}};
+    struct generation_config generation;
+    const struct weight_use use = {.backend_name = "cpu", .parallel = parallel_one()};
+    fathom_err err = model_config_check_quant(config, &refused);
+    if (!err) err = weights_check_served(c, config, &use, &refused);
+    if (!err) err = generation_config_load(&generation, c, config->n_vocab, &refused);
+    if (err) print_row("refused", "%s", refused.text);
+    return !err;
 }
 
 fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d)
 {
     struct checkpoint *c = NULL;
     struct model_config config;
+    bool is_whole = false;
     fathom_err err;
     TRY_GOTO(model_source_open(&c, v->model, v->settings, d), done);
     TRY_GOTO(model_config_load(&config, c, d), done);
     print_row("checkpoint", "%s: %zu shards, %zu tensors", checkpoint_where(c),
               checkpoint_n_shard(c), checkpoint_n_tensor(c));
     print_config(&config);
-    print_text(v);
-    fathom_diag refused = {{0}};
-    const struct weight_use use = {.backend_name = "cpu", .parallel = parallel_one()};
-    err = model_config_check_quant(&config, &refused);
-    if (!err) err = weights_check_served(c, &config, &use, &refused);
-    if (err) print_row("refused", "%s", refused.text);
+    const bool has_text = print_text(v), is_taken = print_refusal(&config, c);
     print_kinds(&config, c);
     print_forms(&config, c);
     print_dtypes(c);
     if (v->settings->tensors) print_tensors(c);
-    err = print_state(&config, c);
+    TRY_GOTO(print_state(&is_whole, &config, c), done);
+    if (!has_text || !is_taken || !is_whole) *v->status = STATUS_BAD;
 done:
     checkpoint_close(c);
     return err;

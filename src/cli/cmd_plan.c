@@ -225,6 +225,7 @@ fathom_err cmd_plan(const struct invocation *v, fathom_diag *d)
         print_plan(&p.plan, &p.settings);
         (void)fflush(stdout);
     }
+    if (!err) err = model_plan_check_weights(&p, d);
     model_plan_close(&p);
     return err;
 }

@@ -67,9 +67,7 @@ static void take_closed_streams(void)
 static int end_output(int status)
 {
     const int cause = fflush(stdout) == 0 ? 0 : errno;
-    if (status == STATUS_FAILED || status == STATUS_USAGE || (!cause && !ferror(stdout))) {
-        return status;
-    }
+    if (!cause && !ferror(stdout)) return status;
     fprintf(stderr, "fathom: standard output cannot be written%s%s\n", cause ? ": " : "",
             cause ? strerror(cause) : "");
     return STATUS_FAILED;
@@ -178,7 +176,8 @@ static int run_command(enum command c, const struct settings *s, const struct en
     if (v.model) model_source_close(v.model);
     if (err) return fail(err, d, STATUS_FAILED);
     /* A server's lines are for whoever looks: it has served, whether they were read or not. */
-    return c == COMMAND_SERVE || c == COMMAND_ROUTER ? status : end_output(status);
+    const bool has_served = (c == COMMAND_SERVE && !s->dry_run) || c == COMMAND_ROUTER;
+    return has_served ? status : end_output(status);
 }
 
 /* The options of a command, then the command. */

@@ -25,7 +25,9 @@ static fathom_err open_model(struct checkpoint **c, struct model_config *config,
                          inner.text);
     }
     if (err) return diag_fail(d, err, "%s", inner.text);
-    return model_config_load(config, *c, d);
+    TRY(model_config_load(config, *c, d));
+    struct generation_config generation; /* what a start would read beside it */
+    return generation_config_load(&generation, *c, config->n_vocab, d);
 }
 
 /* A GPU can be planned for where there is none, if its memory is given. */
@@ -89,6 +91,22 @@ fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, b
     TRY(settings_resolve(&out->settings, &o, &out->config, d));
     if (available == 0) TRY(check_devices(&out->settings, d));
     return memory_plan_fit(&out->plan, &out->settings, &out->config, out->checkpoint, available, d);
+}
+
+static void keep_first(void *arg, const char *message)
+{
+    fathom_diag *first = arg;
+    if (!first->text[0]) (void)snprintf(first->text, sizeof first->text, "%s", message);
+}
+
+fathom_err model_plan_check_weights(const struct model_plan *p, fathom_diag *d)
+{
+    fathom_diag first = {{0}};
+    if (!p->checkpoint || p->settings.dummy) return FATHOM_OK;
+    const size_t n = weights_check(p->checkpoint, &p->config, keep_first, &first);
+    if (n == 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EFORMAT, "%s: %zu tensors are missing or wrong; the first: %.300s",
+         checkpoint_where(p->checkpoint), n, first.text);
 }
 
 void model_plan_each_form(const struct model_plan *p, model_plan_form *visit, void *arg)

@@ -26,6 +26,11 @@ fathom_err model_plan_make(struct model_plan *out, const struct invocation *v, b
                            fathom_diag *d);
 void model_plan_close(struct model_plan *p);
 
+/* model_plan_check_weights - whether every tensor is there that the model needs; weights that are
+ * made up always are
+ * Errors  EFORMAT: how many are missing or wrong, and the first. */
+fathom_err model_plan_check_weights(const struct model_plan *p, fathom_diag *d);
+
 /* model_plan_each_form - a line for each way in which matrices of the checkpoint are coded: "72
  * matrices are awq, u4 g64 F16 + zero: 2.6 MB in the files". None for what is made up. */
 typedef void model_plan_form(void *arg, const char *line);

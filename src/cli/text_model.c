@@ -28,11 +28,26 @@ static void find_template(const json_t *config, const char **out)
     }
 }
 
+/* *out is the caller's, NULL when there is none. */
+static fathom_err read_template(char **out, struct checkpoint *c, fathom_diag *d)
+{
+    const char *text;
+    size_t n;
+    fathom_err err = checkpoint_file(c, "chat_template.jinja", &text, &n, d);
+    if (err == FATHOM_ENOTFOUND) return FATHOM_OK;
+    TRY(err);
+    *out = mem_alloc(n + 1);
+    if (!*out) FAIL(d, FATHOM_ENOMEM, "out of memory for chat_template.jinja");
+    memcpy(*out, text, n);
+    (*out)[n] = '\0';
+    return FATHOM_OK;
+}
+
 static fathom_err choose_style(struct text_model *t, struct checkpoint *c, const struct settings *s,
                                fathom_diag *d)
 {
     json_t *config = NULL;
-    const char *json, *file;
+    const char *json;
     const char *chat_template = NULL;
     char *copy = NULL;
     size_t n;
@@ -42,14 +57,12 @@ static fathom_err choose_style(struct text_model *t, struct checkpoint *c, const
         TRY(json_read(json, n, "tokenizer_config.json", &config, d));
         find_template(config, &chat_template);
     }
-    if (!chat_template && checkpoint_file(c, "chat_template.jinja", &file, &n, NULL) == FATHOM_OK) {
-        copy = mem_alloc(n + 1);
-        if (copy) memcpy(copy, file, n);
-        if (copy) copy[n] = '\0';
-        chat_template = copy;
-    }
+    err = chat_template ? FATHOM_OK : read_template(&copy, c, d);
     struct chat_overrides overrides = {s->tokenizer_mode, s->tool_call_parser, s->reasoning_parser};
-    err = chat_style_choose(&t->style, t->model_type, t->tokenizer, chat_template, &overrides, d);
+    if (!err) {
+        err = chat_style_choose(&t->style, t->model_type, t->tokenizer, copy ? copy : chat_template,
+                                &overrides, d);
+    }
     json_decref(config);
     mem_free(copy);
     return err;

@@ -217,6 +217,10 @@ class Cli(unittest.TestCase):
                                (("--download-dir", hub, "--revision", "abc123"), nowhere)):
                 out, _ = run("inspect", "org/small", *flags, env=env)
                 self.assertIn("every tensor", out, (flags, env))
+            self.assertIn('--revision "" is of a repository', run("inspect", "--revision", "", status=1)[1])
+            for bad in "", "../..", "/tmp":
+                _, err = run("inspect", "org/small", "--revision", bad, env={"HF_HOME": home}, status=1)
+                self.assertEqual(err, f'fathom: --revision "{bad}" is no branch, tag or commit\n')
             self.assertIn("is linked in", run("inspect", "--revision", "v2", status=1)[1])
             self.assertIn("`fathom pull org/small --revision v2`",
                           run("inspect", "org/small", "--revision", "v2", env={"HF_HOME": home},
@@ -237,7 +241,8 @@ class Cli(unittest.TestCase):
 
     def test_what_cannot_be_printed_or_read_is_a_failure(self):
         for args in (["inspect"], ["inspect", "--tensors"], ["version"], ["help", "--markdown"],
-                     ["serve", "--help"], ["plan"], ["tokenize", "--text", "a"]):
+                     ["serve", "--help"], ["plan"], ["tokenize", "--text", "a"],
+                     ["serve", "--dry-run"], ["doctor", "/nowhere"], ["--version"], ["help"]):
             with open("/dev/full", "wb") as full:
                 done = subprocess.run([FATHOM, *args], stdout=full, stderr=subprocess.PIPE, text=True,
                                       timeout=HANG_S, check=False)
@@ -259,6 +264,56 @@ class Cli(unittest.TestCase):
         self.assertIn("DeepseekV32ForCausalLM", out)
         self.assertIn("model.embed_tokens.weight", out)
         self.assertIn("every tensor that the model needs is there", out)
+
+    def test_what_cannot_be_served_is_a_failure(self):
+        with open(os.path.join(PILOT, "config.json"), encoding="utf-8") as f:
+            config = json.load(f)
+        lacks = "layers.9.input_layernorm.weight: missing; needed is BF16 [256]"
+        cases = (({"num_hidden_layers": config["num_hidden_layers"] + 2}, "", lacks, (1, 1, 1)),
+                 ({"quantization_config": {"quant_method": "hqq"}}, "", '"hqq" is not read', (1, 1, 1)),
+                 ({}, "tokenizer.json", "tokenizer.json is missing", (1, 0, 1)))
+        for changes, absent, reason, statuses in cases:
+            with tempfile.TemporaryDirectory() as folder:
+                for name in set(os.listdir(PILOT)) - {"config.json", absent}:
+                    os.symlink(os.path.join(PILOT, name), os.path.join(folder, name))
+                with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
+                    json.dump({**config, **changes}, f)
+                for command, status in zip(("inspect", "plan", "doctor"), statuses):
+                    if status:
+                        self.assertIn(reason, "".join(run(command, folder, status=status)), command)
+                    else:
+                        run(command, folder)
+                self.assertIn(reason, run("serve", folder, "--dry-run", status=1)[1])
+
+    def test_a_file_that_is_there_and_cannot_be_read_is_told(self):
+        for name in sorted(os.listdir(PILOT)) + ["chat_template.jinja"]:
+            if name == "README.md":
+                continue
+            with tempfile.TemporaryDirectory() as folder:
+                for other in set(os.listdir(PILOT)) - {name}:
+                    os.symlink(os.path.join(PILOT, other), os.path.join(folder, other))
+                if name == "chat_template.jinja":  # which one in tokenizer_config.json comes before
+                    path = os.path.join(folder, "tokenizer_config.json")
+                    os.unlink(path)
+                    with open(path, "w", encoding="utf-8") as f:
+                        f.write("{}")
+                path = os.path.join(folder, name)
+                os.symlink("../../blobs/gone", path)
+                for command in ("inspect",), ("doctor", "--port", "0"), ("serve", "--dry-run"):
+                    self.assertIn(path + ": is a link to a file that is not there",
+                                  "".join(run(*command, folder, status=1)), command)
+
+    def test_files_of_a_checkpoint_may_begin_with_a_mark(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in os.listdir(PILOT):
+                with open(os.path.join(PILOT, name), "rb") as f:
+                    data = (b"\xef\xbb\xbf" if name.endswith(".json") else b"") + f.read()
+                with open(os.path.join(folder, name), "wb") as f:
+                    f.write(data)
+            self.assertEqual(run("inspect", folder)[0].split("\n")[1:],
+                             run("inspect", PILOT)[0].split("\n")[1:])
+            ask = ("run", folder, "--prompt", "Hello", "--max-tokens", "4", "--temperature", "0")
+            self.assertEqual(run(*ask)[0], run("run", PILOT, *ask[2:])[0])
 
     def test_plan_fits_or_names_what_would(self):
         out, _ = run("plan", "--backend", "cpu")
