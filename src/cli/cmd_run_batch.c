@@ -21,6 +21,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/new_file.h"
+#include "base/utf8.h"
 #include "cli/progress.h"
 #include "cli/server_settings.h"
 #include "cli/signals.h"
@@ -84,12 +85,12 @@ static fathom_err read_input(struct buf *out, const char *name, fathom_diag *d)
     return err;
 }
 
-/* Every line that is not blank, without the mark that some editors put before the first. */
+/* Every line that is not blank. */
 static fathom_err cut_input(struct run *r)
 {
     const char *text = buf_str(&r->input), *end = text + r->input.len;
+    text += utf8_mark(text, r->input.len);
     size_t n_line = 1, number = 0;
-    if (strncmp(text, "\xEF\xBB\xBF", 3) == 0) text += 3;
     for (const char *p = text; p < end; p++) n_line += *p == '\n';
     r->entries = mem_calloc(n_line, sizeof *r->entries);
     if (!r->entries) return FATHOM_ENOMEM;
@@ -160,14 +161,26 @@ done:
     return err;
 }
 
+/* What is written, NAME and NAME.part, is not what is read. */
+static fathom_err check_apart(const char *input, const char *name, const char *end, fathom_diag *d)
+{
+    char path[LIMIT_PATH_BYTES];
+    struct stat in, out;
+    const bool is_stdin = strcmp(input, "-") == 0;
+    (void)snprintf(path, sizeof path, "%s%s", name, end);
+    if (stat(path, &out) != 0 || !S_ISREG(out.st_mode)) return FATHOM_OK;
+    if (is_stdin ? fstat(STDIN_FILENO, &in) != 0 : stat(input, &in) != 0) return FATHOM_OK;
+    if (in.st_dev != out.st_dev || in.st_ino != out.st_ino) return FATHOM_OK;
+    FAIL(d, FATHOM_EINVAL, "--output-file %s: %s%s the input: give another name", name,
+         end[0] ? path : "it", end[0] ? ", which holds it until it is whole, is" : " is");
+}
+
 static fathom_err open_output(struct run *r, const struct settings *s, fathom_diag *d)
 {
     const char *name = s->output_file;
-    struct stat st, in;
-    if (stat(name, &st) == 0 && S_ISREG(st.st_mode) && stat(s->input_file, &in) == 0 &&
-        in.st_dev == st.st_dev && in.st_ino == st.st_ino) {
-        FAIL(d, FATHOM_EINVAL, "--output-file %s: it is the input", name);
-    }
+    struct stat st;
+    TRY(check_apart(s->input_file, name, "", d));
+    TRY(check_apart(s->input_file, name, ".part", d));
     if (strcmp(name, "-") == 0) {
         r->output.stream = stdout;
     } else if (stat(name, &st) == 0 && !S_ISREG(st.st_mode)) {

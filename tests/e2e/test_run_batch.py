@@ -193,6 +193,26 @@ class Pilot(Batch):
             self.assertIn(f"{missing} is missing", done.stderr)
 
 
+    def test_the_input_is_not_written(self):
+        self.write([completion("0", "x")])
+        with open(self.input, encoding="utf-8") as f:
+            before = f.read()
+        os.link(self.input, self.output + ".part")
+        os.symlink(self.input, self.output)
+        for i in self.input, "-":
+            for flags in (), ("--resume",):
+                self.assertIn(f"{self.output}: it is the input",
+                              self.run_batch(*flags, i=i, status=1).stderr)
+        os.unlink(self.output)
+        for i in self.input, self.output + ".part", "-":
+            for flags in (), ("--resume",):
+                self.assertIn(f"--output-file {self.output}: {self.output}.part, which holds it until "
+                              "it is whole, is the input: give another name",
+                              self.run_batch(*flags, i=i, status=1).stderr)
+        with open(self.input, encoding="utf-8") as f:
+            self.assertEqual(f.read(), before)
+
+
 class Interrupted(Batch):
     def write_held(self):
         """The third of four requests says nothing before there is a file; the fourth is answered."""
