@@ -151,12 +151,16 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
 
 /* ---- the HTTP side ------------------------------------------------------------------------- */
 
-/* A stream begins with its first bytes, a token's or a comment's. An error before them is told by
- * the status. */
+/* A stream begins with its first bytes, a token's or a comment's, whether the connection has them
+ * by then or not. An error before them is told by the status, one behind them by an event. */
+static bool has_begun(const struct job *job)
+{
+    return job->told || (job->request.stream && job->answer.out.len > 0);
+}
+
 static bool is_answerable(const struct job *job)
 {
-    if (job->state == JOB_DONE) return true;
-    return job->state == JOB_RUNNING && job->request.stream && job->answer.out.len > 0;
+    return job->state == JOB_DONE || (job->state == JOB_RUNNING && has_begun(job));
 }
 
 void job_wake(struct job *job)
@@ -194,10 +198,11 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
     fathom_err err = FATHOM_OK;
     *out = (struct job_answer){.status = 200, .warnings = &job->request.warnings};
     job_lock(job);
+    const bool by_status = job->error.status && !job->told;
     job->told = true;
     job->read_us = clock_now_us();
     memcpy(out->id, job->answer.id, sizeof out->id);
-    if (job->error.status) {
+    if (by_status) {
         out->status = job->error.status;
         out->code = job->error.code;
         out->retry_after_s = job->error.retry_after_s;
@@ -262,6 +267,7 @@ void job_fail(struct job *job, fathom_err err)
 {
     if (job->state == JOB_DONE) return;
     (void)api_error_from(&job->error, err, NULL, NULL);
+    job->told = has_begun(job);
     job->state = JOB_DONE;
     cancel_flying(job);
     if (job->told) metrics_note_error(job->jobs->metrics, job->error.code);

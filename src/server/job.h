@@ -106,8 +106,8 @@ struct job {
     struct job_client client; /* valid while attached */
     bool attached;            /* the connection still belongs to this job */
     bool suspended;           /* it waits for job_wake */
-    bool told;                /* the status has been given to the connection */
-    bool cut;                 /* the client gets nothing more, its connection is closed */
+    bool told; /* the status is given to the connection, or settled: 200 of a stream */
+    bool cut;  /* the client gets nothing more, its connection is closed */
 
     struct buf body;
     bool gzip; /* of the body, until it is unpacked */

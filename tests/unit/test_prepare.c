@@ -163,10 +163,59 @@ static void each_failing_allocation_is_answered(void **state)
     }
 }
 
+/* Takes the engine's events, of which the last says that a constraint has failed. */
+static void fail_at_the_end(struct job *job)
+{
+    fathom_event events[16];
+    uint64_t end_us = 0;
+    while (job->state != JOB_DONE && keep_waiting(&end_us)) {
+        size_t n = fathom_poll(engine, events, 16, 10);
+        for (size_t i = 0; i < n; i++) {
+            if (events[i].kind == FATHOM_EVENT_FINISH) events[i].finish = FATHOM_FINISH_CONSTRAINT;
+            job_take_event(&events[i]);
+        }
+    }
+    assert_int_equal(job->state, JOB_DONE);
+}
+
+/* However late the connection comes for it. */
+static void an_error_behind_the_first_bytes_is_an_event(void **state)
+{
+    (void)state;
+    static const char *const forms[] = {"true", "false"};
+    for (size_t i = 0; i < 2; i++) {
+        char body[128], bytes[4096];
+        struct job_answer answer;
+        (void)snprintf(body, sizeof body, "{\"prompt\":\"a\",\"max_tokens\":1,\"stream\":%s}",
+                       forms[i]);
+        struct job *job = make_job(API_COMPLETION, body);
+        assert_int_equal(job_prepare(job, WORK_PREPARE), WORK_DONE);
+        fail_at_the_end(job);
+        assert_int_equal(job_next_action(job), JOB_ANSWER);
+        assert_int_equal(job_take_answer(job, &answer), FATHOM_OK);
+        if (i == 0) {
+            assert_true(answer.status == 200 && answer.stream);
+            const ssize_t n = job_read(job, bytes, sizeof bytes - 1);
+            assert_true(n > 0);
+            bytes[n] = '\0';
+            const char *error = strstr(bytes, "\"grammar_failed\"");
+            assert_true(error && strstr(bytes, "\"text\"") && strstr(bytes, "\"text\"") < error);
+            assert_int_equal(job_read(job, bytes, sizeof bytes), JOB_END);
+        } else {
+            assert_true(answer.status == 500 && !answer.stream);
+            assert_non_null(strstr(buf_str(&answer.body), "\"grammar_failed\""));
+        }
+        buf_free(&answer.body);
+        job_release(job);
+        job_release(job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_failing_allocation_is_answered),
+        cmocka_unit_test(an_error_behind_the_first_bytes_is_an_event),
     };
     json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, open_jobs, close_jobs);
