@@ -77,6 +77,14 @@ void job_drop_body(struct job *job)
     buf_free(&job->body);
 }
 
+void job_drop_grammars(struct job *job)
+{
+    for (size_t i = 0; i < job->n_ruled; i++) grammar_release(job->grammars[i]);
+    mem_free(job->grammars);
+    job->grammars = NULL;
+    job->n_ruled = 0;
+}
+
 /* The list's walkers hold its lock and take no reference, so a job leaves the list before its
  * memory goes. */
 void job_release(struct job *job)
@@ -87,7 +95,7 @@ void job_release(struct job *job)
     job_count_taken(job, 0);
     answer_free(&job->answer);
     buf_free(&job->untold);
-    grammar_release(job->grammar);
+    job_drop_grammars(job);
     token_rule_destroy(job->barred);
     api_request_free(&job->request);
     response_store_release(job->jobs->responses, job->previous);
@@ -492,10 +500,11 @@ static void take_finish(struct job *job, struct job_choice *choice, const fathom
 {
     size_t i = (size_t)(choice - job->choices);
     bool ended = job->answer.choices[i].ended;
-    const struct metric_request request = {.finish = finish_of(e->finish, ended),
-                                           .total_us = clock_now_us() - job->start_us,
-                                           .n_output = choice->n_token,
-                                           .max_tokens = job->request.sampling.max_tokens};
+    const struct metric_request request = {
+        .finish = finish_of(e->finish, ended),
+        .total_us = clock_now_us() - job->start_us,
+        .n_output = choice->n_token,
+        .max_tokens = answer_request_of(&job->answer.choices[i])->sampling.max_tokens};
     choice->flying = false;
     job->n_flying--;
     metrics_note_finish(job->jobs->metrics, &request, e);

@@ -120,10 +120,11 @@ struct job {
     struct answer answer;
     const char *model;              /* the served name that the request used */
     bool thinking;                  /* the prompt ends inside reasoning */
-    struct grammar_wait wait;       /* for `grammar`; the cache's, until woken */
+    struct grammar_wait wait;       /* for the next of `grammars`; the cache's, until woken */
     struct api_error error;         /* status 0: none */
     struct token_rule *barred;      /* of every choice; NULL: none; released once submitted */
-    struct grammar *grammar;        /* of every choice; NULL: none; released once submitted */
+    struct grammar **grammars;      /* [api_request_n_rule] a NULL: none; released once submitted */
+    size_t n_ruled;                 /* of them, that are there if they are wanted */
     struct job_choice *choices;     /* [answer.n_choice] */
     struct response_link *previous; /* what a response goes on from, held; NULL: nothing */
     size_t n_flying;
@@ -287,6 +288,9 @@ void job_fail(struct job *job, fathom_err err);
 
 /* job_finish_if_ended - close the answer once all choices have ended and nothing is in flight */
 void job_finish_if_ended(struct job *job);
+
+/* job_drop_grammars - the engine has its own references to them, or nobody wants them */
+void job_drop_grammars(struct job *job);
 
 /* job_drop_body - the body has been parsed, or is not needed */
 void job_drop_body(struct job *job);

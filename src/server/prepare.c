@@ -164,8 +164,8 @@ static bool draws_untold(const struct api_request *r)
 
 static fathom_err check_length(struct job *job, size_t i)
 {
-    const struct api_request *r = &job->request;
-    const char *param = prompt_field(r);
+    const struct api_request *r = api_request_of(&job->request, i);
+    const char *param = prompt_field(&job->request);
     uint64_t n_prompt = job->prompts[i].n;
     uint64_t max_len = job->jobs->served->info->max_model_len;
     uint64_t n_output = r->max_tokens >= 0 ? (uint64_t)r->max_tokens : 1;
@@ -404,9 +404,9 @@ static fathom_err make_prompts(struct job *job, bool *thinking)
 
 /* ---- the form of the answer ---------------------------------------------------------------- */
 
-static fathom_err refuse_grammar(struct job *job, fathom_err err, const fathom_diag *d)
+static fathom_err refuse_grammar(struct job *job, const char *param, fathom_err err,
+                                 const fathom_diag *d)
 {
-    const char *param = job->request.rule.param;
     if (err == FATHOM_ENOMEM || err == FATHOM_ECANCEL) return err;
     if (err == FATHOM_EBUSY) {
         return api_error_set(&job->error, 503, "server_busy", param, "%s; try again later",
@@ -417,11 +417,11 @@ static fathom_err refuse_grammar(struct job *job, fathom_err err, const fathom_d
     return api_error_set(&job->error, 400, code, of_tools ? "tools" : param, "%s", d->text);
 }
 
-/* *rest is WORK_DONE once the grammar is there, or none is wanted. */
-static fathom_err make_grammar(struct job *job, enum work_kind kind, enum work_rest *rest)
+/* *rest is WORK_DONE once grammar i is there, or none is wanted. */
+static fathom_err make_grammar(struct job *job, size_t i, enum work_kind kind, enum work_rest *rest)
 {
     const struct served *s = job->jobs->served;
-    const struct answer_rule *rule = &job->request.rule;
+    const struct answer_rule *rule = &api_request_of(&job->request, i)->rule;
     const json_t *tools = s->style.parse_tools ? job->request.tools : NULL;
     struct answer_grammar answer;
     struct call_grammar calls;
@@ -438,10 +438,25 @@ static fathom_err make_grammar(struct job *job, enum work_kind kind, enum work_r
     }
     diag_clear(&d);
     fathom_err err = grammar_cache_get(job->jobs->grammars, &answer, &rule->options,
-                                       kind == WORK_COMPILE, &job->wait, &job->grammar, &d);
-    if (err) return refuse_grammar(job, err, &d);
+                                       kind == WORK_COMPILE, &job->wait, &job->grammars[i], &d);
+    if (err) return refuse_grammar(job, rule->param, err, &d);
     if (job->wait.next == GRAMMAR_COMPILE) *rest = WORK_TO_COMPILE;
     if (job->wait.next == GRAMMAR_WAIT) *rest = WORK_TO_WAIT;
+    return FATHOM_OK;
+}
+
+/* A turn to compile is for one of them: a client that has left meanwhile wants no more. */
+static fathom_err make_grammars(struct job *job, enum work_kind kind, enum work_rest *rest)
+{
+    const size_t n = api_request_n_rule(&job->request);
+    if (!job->grammars) job->grammars = mem_calloc(n, sizeof(struct grammar *));
+    if (!job->grammars) return FATHOM_ENOMEM;
+    while (job->n_ruled < n) {
+        TRY(make_grammar(job, job->n_ruled, kind, rest));
+        if (*rest != WORK_DONE) return FATHOM_OK;
+        job->n_ruled++;
+        kind = WORK_PREPARE;
+    }
     return FATHOM_OK;
 }
 
@@ -525,6 +540,7 @@ static fathom_err read_request(struct job *job)
     log_warnings(job);
     TRY(find_model(s, r->model, &job->model, &job->error));
     set_defaults(s, r);
+    for (size_t i = 0; r->each && i < r->n_prompt; i++) set_defaults(s, &r->each[i]);
     TRY(make_prompts(job, &job->thinking));
     const struct rule_source from = {s->tokenizer, s->info->n_vocab};
     TRY(token_rule_create(&job->barred, r, &from, &job->error));
@@ -592,13 +608,16 @@ static fathom_err bound_thinking(struct job *job, const struct token_list *promp
 }
 
 /* What the request may draw, behind the tokens that it goes on from. */
-static fathom_err constrain(struct job *job, const struct token_list *prompt, fathom_constraint *c)
+static fathom_err constrain(struct job *job, size_t i_prompt, fathom_constraint *c)
 {
+    const struct token_list *prompt = &job->prompts[i_prompt];
+    struct grammar *grammar = job->grammars[job->request.each ? i_prompt : 0];
     fathom_diag d;
     diag_clear(&d);
-    if (job->grammar) {
-        fathom_err err = grammar_constraint_create(c, job->grammar, job->jobs->served->info, &d);
-        if (err) return api_error_from(&job->error, err, job->request.rule.param, &d);
+    if (grammar) {
+        const char *param = api_request_of(&job->request, i_prompt)->rule.param;
+        fathom_err err = grammar_constraint_create(c, grammar, job->jobs->served->info, &d);
+        if (err) return api_error_from(&job->error, err, param, &d);
     }
     if (job->barred) TRY(token_rule_constrain(job->barred, c));
     TRY(bound_thinking(job, prompt, c));
@@ -638,6 +657,7 @@ static int32_t place_of(const struct job *job)
 static fathom_err submit_choice(struct job *job, size_t i)
 {
     const struct choice *c = &job->answer.choices[i];
+    const struct api_request *own = answer_request_of(c);
     const struct token_list *prompt = &job->prompts[c->i_prompt];
     struct job_choice *choice = &job->choices[i];
     struct api_transfer *transfer = &job->request.transfer;
@@ -650,9 +670,8 @@ static fathom_err submit_choice(struct job *job, size_t i)
                         .n_prompt = (uint32_t)prompt->n,
                         .output = job->request.resume,
                         .n_output = job->request.n_resume,
-                        .sampling = job->request.sampling,
-                        .cache_salt =
-                            served_salt(job->jobs->served, job->tenant, job->request.cache_salt),
+                        .sampling = own->sampling,
+                        .cache_salt = served_salt(job->jobs->served, job->tenant, own->cache_salt),
                         .priority = place_of(job),
                         .pages.lent = job->request.transfer.lends,
                         .pages.needed = job->jobs->served->o.fail_lost_pages,
@@ -666,7 +685,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
     /* the choices of one prompt differ though the request gives one seed */
     r.sampling.seed += i % job->request.n;
     if (job->request.n_told < job->request.n) r.sampling.logprobs = true;
-    if (job->request.max_tokens == 0) r.sampling.max_tokens = 1;
+    if (own->max_tokens == 0) r.sampling.max_tokens = 1;
     if (transfer->is_shared && transfer->lends) { /* the answer is the other server's */
         r.sampling.max_tokens = 1;
         r.sampling.min_tokens = 0;
@@ -675,7 +694,7 @@ static fathom_err submit_choice(struct job *job, size_t i)
     if (!job->request.echo && i % job->request.n > 0) r.sampling.prompt_logprobs = false;
     fathom_diag d;
     diag_clear(&d);
-    fathom_err err = constrain(job, prompt, &r.constraint);
+    fathom_err err = constrain(job, c->i_prompt, &r.constraint);
     if (!err) {
         choice->job = job;
         job_hold(job);
@@ -712,8 +731,7 @@ static fathom_err submit_all(struct job *job)
     if (job->request.n_resume) TRY(job_replay(job, &ended));
     for (size_t i = 0; i < job->answer.n_choice && !ended; i++) TRY(submit_choice(job, i));
     for (size_t i = 0; i < job->n_prompt; i++) token_list_free(&job->prompts[i]);
-    grammar_release(job->grammar);
-    job->grammar = NULL;
+    job_drop_grammars(job);
     token_rule_destroy(job->barred);
     job->barred = NULL;
     return FATHOM_OK;
@@ -768,7 +786,7 @@ enum work_rest job_prepare(struct job *job, enum work_kind kind)
     enum work_rest rest = WORK_DONE;
     fathom_err err = begin(job, &first) ? FATHOM_OK : FATHOM_ECANCEL;
     if (!err && first) err = read_request(job);
-    if (!err) err = make_grammar(job, kind, &rest);
+    if (!err) err = make_grammars(job, kind, &rest);
     if (rest != WORK_DONE) return rest;
     if (!err) err = open_answer(job);
     submit(job, err);

@@ -208,6 +208,46 @@ static void lists_get_lists(void **state)
              200, "\"output_token_logprobs\":[[-0.5,92,null]]");
 }
 
+static void each_prompt_may_have_its_own_parameters(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text, *finish, *logprobs;
+    } want[] = {
+        {"\"ab\"", "{\"type\":\"length\",\"length\":2}", "2"},
+        {"\"ab\"", "{\"type\":\"stop\",\"matched\":\"cd\"}", NULL},
+        {"\"abcd\"", "{\"type\":\"stop\",\"matched\":\"cd\"}", NULL},
+        {"\"12\"", "{\"type\":\"stop\",\"matched\":1}", "3"},
+        {"\"x\"", "{\"type\":\"stop\",\"matched\":1}", NULL},
+    };
+    static const char fields[] =
+        "\"text\":[\"[[say=abcdef]]\",\"[[say=abcdef]]\",\"[[say=abcdef]]\",\"[[say=12]]\","
+        "\"[[say=x]]\"],\"return_logprob\":[true,false,false,true,null],\"sampling_params\":["
+        "{\"max_new_tokens\":2},{\"stop\":\"cd\"},{\"stop\":[\"q\",\"cd\"],\"no_stop_trim\":true},"
+        "{\"regex\":\"[0-9]+\"},{\"regex\":\"[a-z]\"}]";
+    json_t *a = generate_json(NULL, fields);
+    assert_int_equal(json_array_size(a), 5);
+    for (size_t i = 0; i < 5; i++) {
+        const json_t *one = json_array_get(a, i);
+        assert_json(json_object_get(one, "text"), want[i].text);
+        assert_json(meta(one, "finish_reason"), want[i].finish);
+        const json_t *length = meta(one, "output_token_logprobs_length");
+        if (want[i].logprobs) assert_json(length, want[i].logprobs);
+        if (!want[i].logprobs) assert_null(length);
+    }
+    json_decref(a);
+    a = generate_json(NULL, "\"text\":[\"[[say=abc]]\",\"[[say=abc]]\"],\"sampling_params\":["
+                            "{\"n\":2,\"max_new_tokens\":1},{\"n\":2,\"max_new_tokens\":null}]");
+    static const char *const texts[] = {"\"a\"", "\"a\"", "\"abc\"", "\"abc\""};
+    assert_int_equal(json_array_size(a), 4);
+    for (size_t i = 0; i < 4; i++) {
+        assert_json(json_object_get(json_array_get(a, i), "text"), texts[i]);
+    }
+    json_decref(a);
+    generate(NULL, "\"text\":[\"[[say=abc]]\",\"b\"],\"sampling_params\":[{\"max_new_tokens\":1}]",
+             200, "\"length\":1}");
+}
+
 /* ---- streams ------------------------------------------------------------------------------- */
 
 /* Events of a stream as SGLang's benchmark reads them: every line that is not empty is an event. */
@@ -399,7 +439,23 @@ static void what_is_wrong_is_said_in_a_line(void **state)
         {"\"text\":\"a\"" PARAMS("\"stop_regex\":\"a\""), "stop_regex is not supported: use stop"},
         {"\"text\":\"a\",\"sampling_params\":5", "sampling_params is an integer, needed is an"},
         {"\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"n\":2}]",
-         "sampling_params[1] differs from sampling_params[0]"},
+         "n is 2 for prompt 1 and 1 for prompt 0, needed is the same for all"},
+        {"\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{},{}]",
+         "sampling_params has 3 values, needed is one, or one for each of 2 prompts"},
+        {"\"text\":\"a\",\"top_logprobs_num\":[1,2]",
+         "needed is one, or one for each of 1 prompts"},
+        {"\"text\":[\"a\",\"b\"],\"sampling_params\":[]",
+         "sampling_params is an empty array, needed"},
+        {"\"text\":[\"a\",\"b\"],\"sampling_params\":[{},5]",
+         "prompt 1: sampling_params is an integer, needed is an object"},
+        {"\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"temperature\":-1}]",
+         "prompt 1: temperature is -1, needed is 0 to 2"},
+        {"\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"max_new_tokens\":2,\"min_new_tokens\":"
+         "3}]",
+         "prompt 1: min_new_tokens is 3, more than max_new_tokens, which is 2"},
+        {"\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"max_new_tokens\":5000}]",
+         "5000 in max_new_tokens): lower max_new_tokens or shorten the prompt"},
+        {"\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{\"regex\":\"(\"}]", "regex"},
         {"\"text\":\"a\",\"temperature\":0", "temperature is no field of /generate; "
                                              "sampling_params has it"},
         {"\"text\":\"a\",\"image_data\":\"x\"", "image_data is not supported: prompts are text"},
@@ -433,6 +489,13 @@ static void what_changes_nothing_is_passed_over(void **state)
     assert_string_equal(value, "rid is an array, so the answers have ids of their own; wat is no "
                                "field of /generate; sampling_params.max_new_token is no field of "
                                "/generate, did you mean max_new_tokens?");
+    assert_reply(&r, 200, "");
+    ask(&c, &r, "POST", GENERATE, "",
+        "{\"text\":[\"a\",\"b\",\"c\"],\"wat\":1,\"sampling_params\":[{},{\"wit\":1},{\"wit\":1}]"
+        "}");
+    assert_true(http_reply_header(&r, "warnings", value, sizeof value));
+    assert_string_equal(value, "wat is no field of /generate; sampling_params.wit is no field of "
+                               "/generate");
     assert_reply(&r, 200, "");
 }
 
@@ -560,6 +623,7 @@ int main(void)
         cmocka_unit_test(answers_are_held_to_a_form),
         cmocka_unit_test(log_probabilities_are_triples),
         cmocka_unit_test(lists_get_lists),
+        cmocka_unit_test(each_prompt_may_have_its_own_parameters),
         cmocka_unit_test(a_stream_repeats_what_it_has_said),
         cmocka_unit_test(a_stream_tells_from_its_start_what_was_cached),
         cmocka_unit_test(a_stop_string_ends_a_stream_at_once),

@@ -155,6 +155,10 @@ static void each_failing_allocation_is_answered(void **state)
         {API_COMPLETION, "{\"prompt\":[\"a b\",\"c\"],\"echo\":true,\"logprobs\":2,\"max_tokens\":"
                          "3,\"logit_bias\":{\"5\":-1},\"stop\":\"q\",\"stop_token_ids\":[7]}"},
         {API_COMPLETION, "{\"prompt\":[[5,6,7],[8]],\"n\":2,\"max_tokens\":3}"},
+        {API_SGLANG,
+         "{\"text\":[\"a b\",\"c\"],\"return_logprob\":[true,false],\"sampling_params\":"
+         "[{\"max_new_tokens\":2,\"stop\":\"q\"},{\"max_new_tokens\":3,\"json_schema\":"
+         "\"{\\\"type\\\":\\\"integer\\\"}\"}]}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         long n = 0, n_spare = 0;

@@ -52,16 +52,22 @@ static fathom_err add_id(struct buf *ids, int32_t id)
     return buf_printf(ids, ids->len ? ",%d" : "%d", id);
 }
 
+const struct api_request *answer_request_of(const struct choice *c)
+{
+    return api_request_of(c->answer->setup.request, c->i_prompt);
+}
+
 /* ---- open ---------------------------------------------------------------------------------- */
 
 /* In a chat the special tokens are the parser's to read, so they are kept in the text; only BOS
  * and EOS, which carry no markup, are left out. */
-static void set_text_options(const struct answer *a, struct text_options *o)
+static void set_text_options(const struct choice *c, struct text_options *o)
 {
-    const struct api_request *r = a->setup.request;
+    const struct answer *a = c->answer;
+    const struct api_request *r = answer_request_of(c);
     const fathom_info *info = a->setup.info;
     *o = (struct text_options){.tokenizer = a->setup.tokenizer,
-                               .stops = &a->stops,
+                               .stops = &a->stops[a->setup.request->each ? c->i_prompt : 0],
                                .include_stop = r->include_stop,
                                .min_tokens = r->sampling.min_tokens};
     if (!api_is_chat(r->api)) {
@@ -107,13 +113,25 @@ static fathom_err open_choice(struct answer *a, size_t i)
     c->index = (uint32_t)i;
     c->i_prompt = (uint32_t)(i / r->n);
     c->stop_id = -1;
-    set_text_options(a, &o);
+    set_text_options(c, &o);
     text_init(&c->text, &o);
     if (api_is_chat(r->api)) {
         TRY(chat_parser_create(&c->parser, a->setup.style, a->setup.thinking, r->tools, take_event,
                                c));
     }
     return a->form->begin ? a->form->begin(c) : FATHOM_OK;
+}
+
+static fathom_err open_stops(struct answer *a)
+{
+    const size_t n = api_request_n_rule(a->setup.request);
+    a->stops = mem_calloc(n, sizeof *a->stops);
+    if (!a->stops) return FATHOM_ENOMEM;
+    for (size_t i = 0; i < n; i++) {
+        const struct api_request *r = api_request_of(a->setup.request, i);
+        TRY(stop_set_create(&a->stops[i], (const char *const *)r->stops, r->stop_lens, r->n_stop));
+    }
+    return FATHOM_OK;
 }
 
 /* A response can be asked for by its id later, which is not for a client to choose. */
@@ -137,7 +155,7 @@ fathom_err answer_open(struct answer *a, const struct answer_setup *s)
     *a = (struct answer){.setup = *s};
     a->form = s->form;
     write_id(a);
-    TRY(stop_set_create(&a->stops, (const char *const *)r->stops, r->stop_lens, r->n_stop));
+    TRY(open_stops(a));
     TRY(open_prompts(a));
     if (a->form->open) TRY(a->form->open(a));
     size_t n = a->n_prompt * r->n;
@@ -177,7 +195,10 @@ void answer_free(struct answer *a)
     answer_drop_text(a);
     mem_free(a->choices);
     mem_free(a->prompts);
-    stop_set_destroy(&a->stops);
+    for (size_t i = 0; a->stops && i < api_request_n_rule(a->setup.request); i++) {
+        stop_set_destroy(&a->stops[i]);
+    }
+    mem_free(a->stops);
     buf_free(&a->head);
     buf_free(&a->piece);
     buf_free(&a->out);
@@ -239,18 +260,19 @@ static fathom_err end_choice(struct choice *c, const char *reason)
     return a->form->end(c);
 }
 
-struct logprob_style answer_logprob_style(const struct answer *a)
+struct logprob_style answer_logprob_style(const struct answer *a, size_t i_prompt)
 {
     const struct api_request *r = a->setup.request;
-    return (struct logprob_style){a->setup.tokenizer, r->tokens_as_ids, r->skip_special_tokens,
+    return (struct logprob_style){a->setup.tokenizer, r->tokens_as_ids,
+                                  api_request_of(r, i_prompt)->skip_special_tokens,
                                   r->logprob_texts};
 }
 
 fathom_err answer_add_score(struct answer *a, size_t i, const fathom_event *e)
 {
-    const struct api_request *r = a->setup.request;
+    const struct api_request *r = api_request_of(a->setup.request, i);
     struct logprob_list *l = &a->prompts[i].scores;
-    struct logprob_style s = answer_logprob_style(a);
+    struct logprob_style s = answer_logprob_style(a, i);
     s.as_ids = false; /* they are told beside the texts */
     if (r->api != API_SGLANG) return logprob_add_prompt(l, &s, e, r->n_prompt_logprobs);
     if (l->n < r->prompt_logprobs_from) {
@@ -262,9 +284,9 @@ fathom_err answer_add_score(struct answer *a, size_t i, const fathom_event *e)
 
 fathom_err answer_prompt_token(struct answer *a, size_t i, const fathom_event *e)
 {
-    const struct api_request *r = a->setup.request;
     struct choice *c = &a->choices[i];
-    struct logprob_style s = answer_logprob_style(a);
+    const struct api_request *r = answer_request_of(c);
+    struct logprob_style s = answer_logprob_style(a, c->i_prompt);
     if (c->ended || a->closed) return FATHOM_OK;
     if (r->echo && r->sampling.logprobs) {
         if (c->echoes_special) s.skip_special = false;
@@ -277,8 +299,8 @@ fathom_err answer_prompt_token(struct answer *a, size_t i, const fathom_event *e
 
 static fathom_err add_logprob(struct choice *c, const fathom_event *e)
 {
-    const struct api_request *r = c->answer->setup.request;
-    struct logprob_style s = answer_logprob_style(c->answer);
+    const struct api_request *r = answer_request_of(c);
+    struct logprob_style s = answer_logprob_style(c->answer, c->i_prompt);
     if (!r->sampling.logprobs) return FATHOM_OK;
     /* the Responses API has them for messages only */
     if (r->api == API_RESPONSES && chat_parser_in_reasoning(c->parser)) return FATHOM_OK;
@@ -301,8 +323,8 @@ static bool tells_ids(enum api_kind api)
 
 fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool *stopped)
 {
-    const struct api_request *r = a->setup.request;
     struct choice *c = &a->choices[i];
+    const struct api_request *r = answer_request_of(c);
     *stopped = false;
     note_cached(a, i, e);
     if (c->ended || a->closed || r->max_tokens == 0) return FATHOM_OK;
@@ -341,7 +363,7 @@ fathom_err answer_finish(struct answer *a, size_t i, const fathom_event *e)
     note_cached(a, i, e);
     if (c->ended) return FATHOM_OK;
     const bool is_cut = e->finish == FATHOM_FINISH_LENGTH || e->finish == FATHOM_FINISH_UNWANTED ||
-                        a->setup.request->max_tokens == 0;
+                        answer_request_of(c)->max_tokens == 0;
     if (e->finish == FATHOM_FINISH_STOP && !is_cut) c->stop_id = told_stop_id(a, e->stop_id);
     return end_choice(c, is_cut ? "length" : "stop");
 }

@@ -128,7 +128,7 @@ const struct answer_form *answer_form_of(enum api_kind api);
 struct answer {
     struct answer_setup setup;
     const struct answer_form *form;
-    struct stop_set stops;
+    struct stop_set *stops; /* [api_request_n_rule] */
     struct choice *choices;
     size_t n_choice;
     size_t n_open;
@@ -202,8 +202,11 @@ bool answer_is_streamed(const struct answer *a);
  * client that does not keep up: what waits for it is bounded by the answer. */
 bool answer_repeats(const struct answer *a);
 
-/* answer_logprob_style - how the request wants tokens to be named */
-struct logprob_style answer_logprob_style(const struct answer *a);
+/* answer_logprob_style - how the request wants tokens of a prompt and its choices to be named */
+struct logprob_style answer_logprob_style(const struct answer *a, size_t i_prompt);
+
+/* answer_request_of - what a choice is made by: api_request_of its prompt */
+const struct api_request *answer_request_of(const struct choice *c);
 
 /* answer_add_score - a token of prompt i as the request wants prompts' log-probabilities told */
 fathom_err answer_add_score(struct answer *a, size_t i, const fathom_event *e);

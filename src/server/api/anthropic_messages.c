@@ -84,7 +84,7 @@ static void write_stop(struct buf *b, const struct choice *c)
     (void)buf_printf(b, "\"stop_reason\":\"%s\",\"stop_sequence\":", reason);
     if (strcmp(reason, "stop_sequence") == 0) {
         size_t n;
-        const char *text = stop_set_text(&c->answer->stops, (size_t)c->text.hit, &n);
+        const char *text = stop_set_text(c->text.o.stops, (size_t)c->text.hit, &n);
         (void)json_write_string(b, text, n);
     } else {
         (void)buf_add_str(b, "null");

@@ -30,6 +30,8 @@ void api_request_drop_body(struct api_request *r)
 
 void api_request_free(struct api_request *r)
 {
+    for (size_t i = 0; r->each && i < r->n_prompt; i++) api_request_free(&r->each[i]);
+    mem_free(r->each);
     for (size_t i = 0; i < r->n_prompt; i++) mem_free(r->prompts[i].ids);
     mem_free(r->prompts);
     for (size_t i = 0; i < r->n_stop; i++) mem_free(r->stops[i]);

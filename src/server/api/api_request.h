@@ -131,6 +131,10 @@ struct api_request {
 
     struct api_prompt *prompts; /* completion, generate, sglang */
     size_t n_prompt;
+    struct api_request
+        *each;            /* sglang; owned; [n_prompt] what each prompt has for itself instead of
+                               * this one: rule, sampling and what ends it, log-probabilities;
+                               * NULL: nothing */
     bool has_prompt_list; /* they came as a list, if of one */
     bool echo;
     bool add_special_tokens;
@@ -206,6 +210,18 @@ fathom_err api_request_parse(struct api_request *r, enum api_kind api, const cha
 /* api_is_request_id - whether s can be a part of an answer's id: letters, digits, "-_.:", up to
  * LIMIT_REQUEST_ID_BYTES */
 bool api_is_request_id(const char *s);
+
+/* api_request_of - what a prompt's answer is made by: the request, or what it has for itself */
+static inline const struct api_request *api_request_of(const struct api_request *r, size_t i_prompt)
+{
+    return r->each ? &r->each[i_prompt] : r;
+}
+
+/* api_request_n_rule - how many `rule` there are: 1, or one for each prompt */
+static inline size_t api_request_n_rule(const struct api_request *r)
+{
+    return r->each ? r->n_prompt : 1;
+}
 
 /* api_request_drop_body - release the tree: messages and prompt texts are gone, tools and the rule
  * stay. Nobody else may hold a reference to a part of it. A second call does nothing. */

@@ -92,7 +92,7 @@ void openai_write_stop(struct buf *b, const struct choice *c)
 {
     if (c->text.hit >= 0) {
         size_t n;
-        const char *text = stop_set_text(&c->answer->stops, (size_t)c->text.hit, &n);
+        const char *text = stop_set_text(c->text.o.stops, (size_t)c->text.hit, &n);
         (void)json_write_string(b, text, n);
     } else if (c->stop_id >= 0) {
         (void)buf_printf(b, "%d", c->stop_id);

@@ -30,7 +30,7 @@ static fathom_err begin(struct choice *c)
     }
     c->place.n_char = logprob_count_char(buf_str(&c->content), c->content.len);
     if (!r->sampling.logprobs) return FATHOM_OK;
-    struct logprob_style style = answer_logprob_style(c->answer);
+    struct logprob_style style = answer_logprob_style(c->answer, c->i_prompt);
     if (c->echoes_special) style.skip_special = !begins_with_token(s->tokenizer, p, ids->ids[0]);
     return logprob_add_first(&c->logprobs, &style, ids->ids[0], &c->prompt_place);
 }

@@ -61,6 +61,12 @@ extern const struct field_table sglang_sampling_table; /* sglang; of sampling_pa
 extern const struct field_table anthropic_table;       /* messages, count */
 extern const struct field_table responses_table;       /* responses: others are refused */
 
+/* field_set_defaults - a request in which nothing is given (request_parse.c) */
+void field_set_defaults(struct api_request *r, enum api_kind api);
+
+/* field_name_prompt - an error of one among several prompts names it (request_parse.c); err */
+fathom_err field_name_prompt(struct api_error *e, fathom_err err, size_t i_prompt);
+
 /* field_table_of - the table of an API, and its endpoint's path (request_parse.c) */
 const struct field_table *field_table_of(enum api_kind api, const char **path);
 

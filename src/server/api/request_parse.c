@@ -10,7 +10,7 @@
 #include "base/mem.h"
 #include "server/api/request_field.h"
 
-static void set_defaults(struct api_request *r, enum api_kind api)
+void field_set_defaults(struct api_request *r, enum api_kind api)
 {
     memset(r, 0, sizeof *r);
     r->api = api;
@@ -248,6 +248,33 @@ static fathom_err keep_allowed(struct api_request *r, struct api_error *e)
     return err; /* what is left of the arrays goes with the body's arena */
 }
 
+fathom_err field_name_prompt(struct api_error *e, fathom_err err, size_t i_prompt)
+{
+    const struct api_error was = *e;
+    if (!was.status) return err;
+    *e = (struct api_error){0};
+    return api_error_set(e, was.status, was.code, was.param, "prompt %zu: %s", i_prompt,
+                         was.diag.text);
+}
+
+static fathom_err check_own(struct api_request *own, struct api_error *e)
+{
+    own->n_told = own->n;
+    TRY(answer_rule_check(&own->rule, NULL, e));
+    TRY(check_output_length(own, e));
+    return check_prompt_logprobs(own, e);
+}
+
+/* What each prompt has for itself, by the rules that hold for a request. */
+static fathom_err check_each(const struct api_request *r, struct api_error *e)
+{
+    for (size_t i = 0; r->each && i < r->n_prompt; i++) {
+        fathom_err err = check_own(&r->each[i], e);
+        if (err) return field_name_prompt(e, err, i);
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err check_together(struct field_context *x)
 {
     struct api_request *r = x->r;
@@ -259,6 +286,7 @@ static fathom_err check_together(struct field_context *x)
     TRY(check_output_length(r, e));
     TRY(check_prompt_logprobs(r, e));
     TRY(check_choices(r, e));
+    TRY(check_each(r, e));
     if (r->has_stream_options && !r->stream) {
         return api_error_set(e, 400, "invalid_value", "stream_options",
                              "stream_options is only taken when stream is true");
@@ -304,18 +332,37 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
     return check_together(&x);
 }
 
+static struct answer_rule *rule_of(struct api_request *r, size_t i)
+{
+    return r->each ? &r->each[i].rule : &r->rule;
+}
+
+static bool has_value(struct api_request *r)
+{
+    size_t i = 0;
+    while (i < api_request_n_rule(r) && !rule_of(r, i)->value) i++;
+    return i < api_request_n_rule(r);
+}
+
 /* Copies that outlive the body: the answer's parser reads the tools, and its grammar, which others
  * may have to wait for, is made of both. */
 static fathom_err keep_parts(struct api_request *r, struct api_error *e)
 {
-    const json_t *tools = r->tools, *value = r->rule.value;
-    if (!tools && !value) return FATHOM_OK;
+    const json_t *tools = r->tools;
+    bool is_kept;
+    if (!tools && !has_value(r)) return FATHOM_OK;
     TRY(json_arena_create(&r->kept_arena, LIMIT_TOOLS_BYTES));
     struct json_arena *before = json_arena_enter(r->kept_arena);
     if (tools) r->tools = json_copy_tree(tools);
-    if (value) r->rule.value = json_copy_tree(value);
+    is_kept = !tools == !r->tools;
+    for (size_t i = 0; i < api_request_n_rule(r); i++) {
+        struct answer_rule *rule = rule_of(r, i);
+        const json_t *value = rule->value;
+        if (value) rule->value = is_kept ? json_copy_tree(value) : NULL;
+        is_kept = is_kept && !value == !rule->value;
+    }
     (void)json_arena_enter(before);
-    if (!tools == !r->tools && !value == !r->rule.value) return FATHOM_OK;
+    if (is_kept) return FATHOM_OK;
     if (json_arena_fault(r->kept_arena) != JSON_ARENA_OVER) return FATHOM_ENOMEM;
     return api_error_set(e, 400, "invalid_value", r->tools ? r->rule.param : "tools",
                          "tools and the schema of the answer take more than %d MiB of memory, "
@@ -345,7 +392,7 @@ static void tell_fault(const struct json_arena *a, size_t n, struct api_error *e
 fathom_err api_request_parse(struct api_request *r, enum api_kind api, const char *body, size_t n,
                              const struct api_bounds *bounds, struct api_error *e)
 {
-    set_defaults(r, api);
+    field_set_defaults(r, api);
     r->tokens_as_ids = bounds->tokens_as_ids;
     fathom_err err = json_arena_create(&r->body_arena, LIMIT_JSON_LEAST_BYTES);
     if (err) return api_error_from(e, err, NULL, NULL);
@@ -355,7 +402,8 @@ fathom_err api_request_parse(struct api_request *r, enum api_kind api, const cha
     (void)json_arena_enter(before);
     if (!err) err = keep_parts(r, e);
     if (!err) return FATHOM_OK;
-    r->tools = r->rule.value = NULL; /* they lie in an arena that may go before the request */
+    r->tools = NULL; /* they lie in an arena that may go before the request */
+    for (size_t i = 0; i < api_request_n_rule(r); i++) rule_of(r, i)->value = NULL;
     tell_fault(r->body_arena, n, e);
     tell_fault(r->kept_arena, n, e);
     return api_error_from(e, err, NULL, NULL);

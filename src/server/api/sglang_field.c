@@ -1,33 +1,20 @@
 /* sglang_field.c - the fields of /generate, SGLang's own endpoint
  *
  * Its sampling_params have a table of their own: other names, for the readers of a completion.
+ * They, and what else may be a list, are read once the prompts are known.
  */
 #include <math.h>
+#include <string.h>
 
 #include "base/fail.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "server/api/request_field.h"
 
 /* What is generated where sampling_params do not say it. */
 enum { DEFAULT_NEW_TOKENS = 128 };
 
 /* ---- readers ------------------------------------------------------------------------------- */
-
-/* What may be a list, with a value for each prompt, is one value for all of them here. */
-static fathom_err take_one(struct field_context *x, const struct field *f, json_t **v)
-{
-    json_t *first = json_array_get(*v, 0);
-    if (!first) return FATHOM_OK; /* no list, or an empty one, which the reader refuses */
-    for (size_t i = 1; i < json_array_size(*v); i++) {
-        if (json_equal(first, json_array_get(*v, i))) continue;
-        return api_error_set(x->e, 400, "unsupported_value", field_element(f->name, i).path,
-                             "%s differs from %s[0]; one value holds for all prompts of a request: "
-                             "send several requests",
-                             field_element(f->name, i).path, f->name);
-    }
-    *v = first;
-    return FATHOM_OK;
-}
 
 static fathom_err read_prompts(struct field_context *x, const struct field *f, json_t *v)
 {
@@ -57,7 +44,6 @@ static fathom_err read_sampling_params(struct field_context *x, const struct fie
 {
     const char *key;
     json_t *value;
-    TRY(take_one(x, f, &v));
     if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
     json_object_foreach (v, key, value) {
         const struct field *inner = field_find(&sglang_sampling_table, key, API_SGLANG);
@@ -68,22 +54,9 @@ static fathom_err read_sampling_params(struct field_context *x, const struct fie
     return FATHOM_OK;
 }
 
-static fathom_err read_return_logprob(struct field_context *x, const struct field *f, json_t *v)
-{
-    TRY(take_one(x, f, &v));
-    return field_flag(x, f, v);
-}
-
-static fathom_err read_top_logprobs(struct field_context *x, const struct field *f, json_t *v)
-{
-    TRY(take_one(x, f, &v));
-    return field_count(x, f, v);
-}
-
 static fathom_err read_logprob_start(struct field_context *x, const struct field *f, json_t *v)
 {
     int64_t i;
-    TRY(take_one(x, f, &v));
     TRY(field_read_integer(x, f, v, &i));
     x->r->prompt_logprobs = i >= 0;
     x->r->prompt_logprobs_from = i >= 0 ? (uint32_t)i : 0;
@@ -98,28 +71,7 @@ static fathom_err read_rid(struct field_context *x, const struct field *f, json_
 
 static fathom_err read_salt(struct field_context *x, const struct field *f, json_t *v)
 {
-    TRY(take_one(x, f, &v));
     return field_is_off(v) ? FATHOM_OK : field_cache_salt(x, f, v);
-}
-
-static fathom_err check(struct field_context *x)
-{
-    struct api_request *r = x->r;
-    fathom_sampling *s = &r->sampling;
-    if (!r->prompts) {
-        return api_error_set(x->e, 400, "missing_required_parameter", "text",
-                             "text and input_ids are missing, one of them is needed");
-    }
-    const json_t *params = json_object_get(r->root, "sampling_params");
-    if (json_is_array(params)) params = json_array_get(params, 0);
-    bool is_unbounded = json_is_null(json_object_get(params, "max_new_tokens")); /* it is there */
-    if (r->max_tokens < 0 && !is_unbounded) r->max_tokens = DEFAULT_NEW_TOKENS;
-    if (!s->logprobs) { /* the others say how it is done */
-        r->prompt_logprobs = false;
-        s->n_top_logprobs = 0;
-    }
-    r->n_prompt_logprobs = r->prompt_logprobs ? s->n_top_logprobs : 0;
-    return FATHOM_OK;
 }
 
 /* ---- tables -------------------------------------------------------------------------------- */
@@ -163,20 +115,19 @@ static const struct field fields[] = {
     {"model", SGLANG, field_model, 0, 0, 0, false, NULL},
     {"text", SGLANG, read_text, 0, 0, 0, false, NULL},
     {"input_ids", SGLANG, read_input_ids, 0, 0, 0, false, NULL},
-    {"sampling_params", SGLANG, read_sampling_params, 0, 0, 0, false, NULL},
+    {"sampling_params", SGLANG, field_later, 0, 0, 0, false, NULL},
     {"stream", SGLANG, field_flag, AT(stream), 0, 0, false, NULL},
     {"rid", SGLANG, read_rid, 0, 0, 0, false, NULL},
-    {"return_logprob", SGLANG, read_return_logprob, AT(sampling.logprobs), 0, 0, false, NULL},
-    {"logprob_start_len", SGLANG, read_logprob_start, 0, -1, INT32_MAX, false, NULL},
-    {"top_logprobs_num", SGLANG, read_top_logprobs, AT(sampling.n_top_logprobs), 0,
-     LIMIT_TOP_LOGPROBS, false, NULL},
+    {"return_logprob", SGLANG, field_later, 0, 0, 0, false, NULL},
+    {"logprob_start_len", SGLANG, field_later, 0, 0, 0, false, NULL},
+    {"top_logprobs_num", SGLANG, field_later, 0, 0, 0, false, NULL},
     {"return_text_in_logprobs", SGLANG, field_flag, AT(logprob_texts), 0, 0, false, NULL},
     {"return_prompt_token_ids", SGLANG, field_flag, AT(return_token_ids), 0, 0, false, NULL},
     {"priority", SGLANG, field_int, AT(priority), INT32_MIN, INT32_MAX, false, NULL},
     {"routed_dp_rank", SGLANG, field_int, AT(data_parallel_rank), 0, INT32_MAX, false, NULL},
     {"data_parallel_rank", SGLANG, field_int, AT(data_parallel_rank), 0, INT32_MAX, false, NULL},
-    {"cache_salt", SGLANG, read_salt, 0, 0, 0, false, NULL},
-    {"extra_key", SGLANG, read_salt, 0, 0, 0, false, NULL},
+    {"cache_salt", SGLANG, field_later, 0, 0, 0, false, NULL},
+    {"extra_key", SGLANG, field_later, 0, 0, 0, false, NULL},
     {"max_thinking_tokens", SGLANG, field_thinking_budget, 0, -1, INT32_MAX, false, NULL},
     {"bootstrap_host", SGLANG, field_bootstrap_host, 0, 0, 0, false, NULL},
     {"bootstrap_port", SGLANG, field_bootstrap_port, 0, 1, 65535, false, NULL},
@@ -208,6 +159,99 @@ static const struct field fields[] = {
     {"return_flat_raw_output_top_logprobs", SGLANG, field_refuse, 0, 0, 0, false,
      "they come nested"},
 };
+
+/* What may be a list, with a value for each prompt. */
+static const struct field own_fields[] = {
+    {"sampling_params", SGLANG, read_sampling_params, 0, 0, 0, false, NULL},
+    {"return_logprob", SGLANG, field_flag, AT(sampling.logprobs), 0, 0, false, NULL},
+    {"logprob_start_len", SGLANG, read_logprob_start, 0, -1, INT32_MAX, false, NULL},
+    {"top_logprobs_num", SGLANG, field_count, AT(sampling.n_top_logprobs), 0, LIMIT_TOP_LOGPROBS,
+     false, NULL},
+    {"cache_salt", SGLANG, read_salt, 0, 0, 0, false, NULL},
+    {"extra_key", SGLANG, read_salt, 0, 0, 0, false, NULL},
+};
+enum { N_OWN = sizeof own_fields / sizeof own_fields[0] };
+
+/* ---- rules --------------------------------------------------------------------------------- */
+
+/* What a member says of prompt i; a list of one value says it of all. */
+static json_t *value_for(const struct api_request *r, const char *name, size_t i)
+{
+    json_t *v = json_object_get(r->root, name);
+    const size_t n = json_array_size(v); /* 0 of what is no list */
+    return n ? json_array_get(v, n > 1 ? i : 0) : v;
+}
+
+/* Of the request, or of what prompt i has instead. */
+static fathom_err read_own(struct field_context *x, struct api_request *own, size_t i)
+{
+    struct field_context of = {own, x->bounds, x->e};
+    fathom_sampling *s = &own->sampling;
+    for (size_t k = 0; k < N_OWN; k++) {
+        json_t *v = value_for(x->r, own_fields[k].name, i);
+        if (v && !json_is_null(v)) TRY(own_fields[k].read(&of, &own_fields[k], v));
+    }
+    const json_t *params = value_for(x->r, "sampling_params", i);
+    bool is_unbounded = json_is_null(json_object_get(params, "max_new_tokens")); /* it is there */
+    if (own->max_tokens < 0 && !is_unbounded) own->max_tokens = DEFAULT_NEW_TOKENS;
+    if (!s->logprobs) { /* the others say how it is done */
+        own->prompt_logprobs = false;
+        s->n_top_logprobs = 0;
+    }
+    own->n_prompt_logprobs = own->prompt_logprobs ? s->n_top_logprobs : 0;
+    return FATHOM_OK;
+}
+
+/* Whether prompts have values of their own. */
+static fathom_err find_lists(bool *any, struct field_context *x)
+{
+    const size_t n_prompt = x->r->n_prompt;
+    *any = false;
+    for (size_t k = 0; k < N_OWN; k++) {
+        const char *name = own_fields[k].name;
+        const size_t n = json_array_size(json_object_get(x->r->root, name));
+        if (n > 1 && n != n_prompt) {
+            return api_error_set(x->e, 400, "invalid_value", name,
+                                 "%s has %zu values, needed is one, or one for each of %zu prompts",
+                                 name, n, n_prompt);
+        }
+        *any = *any || n > 1;
+    }
+    return FATHOM_OK;
+}
+
+static fathom_err read_each(struct field_context *x)
+{
+    struct api_request *r = x->r;
+    r->each = mem_calloc(r->n_prompt, sizeof *r->each);
+    if (!r->each) return FATHOM_ENOMEM;
+    for (size_t i = 0; i < r->n_prompt; i++) {
+        struct api_request *own = &r->each[i];
+        field_set_defaults(own, r->api);
+        fathom_err err = read_own(x, own, i);
+        if (err) return field_name_prompt(x->e, err, i);
+        const char *warning = own->warnings.text;
+        if (warning[0] && !strstr(r->warnings.text, warning)) TRY(field_warn(x, "%s", warning));
+        if (own->n == r->each[0].n) continue;
+        return api_error_set(x->e, 400, "invalid_value", "n",
+                             "n is %u for prompt %zu and %u for prompt 0, needed is the same for "
+                             "all: send several requests",
+                             own->n, i, r->each[0].n);
+    }
+    r->n = r->each[0].n;
+    return FATHOM_OK;
+}
+
+static fathom_err check(struct field_context *x)
+{
+    bool any;
+    if (!x->r->prompts) {
+        return api_error_set(x->e, 400, "missing_required_parameter", "text",
+                             "text and input_ids are missing, one of them is needed");
+    }
+    TRY(find_lists(&any, x));
+    return any ? read_each(x) : read_own(x, x->r, 0);
+}
 
 const struct field_table sglang_table = {fields, sizeof fields / sizeof fields[0], check};
 const struct field_table sglang_sampling_table = {

@@ -16,7 +16,8 @@ static bool is_list(const struct answer *a)
 static fathom_err open(struct answer *a)
 {
     const struct api_request *r = a->setup.request;
-    for (size_t i = 0; r->prompt_logprobs && i < a->n_prompt; i++) {
+    for (size_t i = 0; i < a->n_prompt; i++) {
+        if (!api_request_of(r, i)->prompt_logprobs) continue;
         const fathom_event first = {.kind = FATHOM_EVENT_PROMPT,
                                     .token = a->setup.prompts[i].ids[0]};
         TRY(answer_add_score(a, i, &first));
@@ -46,7 +47,7 @@ static void write_finish(struct buf *b, const struct choice *c)
 static void write_logprobs(struct buf *b, const struct choice *c)
 {
     const struct answer *a = c->answer;
-    const fathom_sampling *s = &a->setup.request->sampling;
+    const fathom_sampling *s = &answer_request_of(c)->sampling;
     const struct logprob_list *input = &a->prompts[c->i_prompt].scores;
     if (!s->logprobs) return;
     (void)buf_printf(b, ",\"output_token_logprobs_length\":%u", c->n_token);
