@@ -427,13 +427,20 @@ static fathom_err read_value(struct reader *r, json_t **out)
     return FATHOM_OK;
 }
 
+/* By the mark that its writers put first. */
+static bool is_utf16(const struct reader *r)
+{
+    return r->n >= 2 && (memcmp(r->s, "\xFF\xFE", 2) == 0 || memcmp(r->s, "\xFE\xFF", 2) == 0);
+}
+
 static fathom_err read_text(struct reader *r, json_t **out)
 {
     *out = NULL;
     json_t *v = NULL;
     r->at = utf8_mark(r->s, r->n);
     skip_space(r);
-    fathom_err err = read_value(r, &v);
+    fathom_err err =
+        is_utf16(r) ? fault(r, 0, "the text is UTF-16, needed is UTF-8") : read_value(r, &v);
     skip_space(r);
     if (!err && r->at < r->n) err = fault(r, r->at, "the text goes on behind its value");
     buf_free(&r->scratch);

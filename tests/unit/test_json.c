@@ -169,6 +169,9 @@ static void a_mark_before_a_text_is_no_part_of_it(void **state)
     static const char twice[] = "\xef\xbb\xbf\xef\xbb\xbf[1]";
     assert_int_equal(json_read(twice, sizeof twice - 1, "a", &v, &d), FATHOM_EFORMAT);
     assert_non_null(strstr(d.text, "(byte 4): a value is needed"));
+    d.text[0] = '\0';
+    assert_int_equal(json_read("\xff\xfe{\0}\0", 6, "a", &v, &d), FATHOM_EFORMAT);
+    assert_non_null(strstr(d.text, "(byte 1): the text is UTF-16, needed is UTF-8"));
 }
 
 static void nesting_has_a_limit(void **state)
