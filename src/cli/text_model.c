@@ -28,6 +28,27 @@ static void find_template(const json_t *config, const char **out)
     }
 }
 
+/* A new reference; NULL when there is none. What a server reads of it once the weights are loaded
+ * is looked at here. */
+static fathom_err read_config(json_t **out, struct checkpoint *c, fathom_diag *d)
+{
+    const char *text;
+    bool adds_bos;
+    size_t n;
+    fathom_diag fault = {{0}};
+    fathom_err err = checkpoint_file(c, "tokenizer_config.json", &text, &n, d);
+    if (err == FATHOM_ENOTFOUND) return FATHOM_OK;
+    TRY(err);
+    TRY(json_read(text, n, "tokenizer_config.json", out, d));
+    if (!json_is_object(*out)) {
+        FAIL(d, FATHOM_EFORMAT, "tokenizer_config.json is %s, needed is an object",
+             json_type_text(*out));
+    }
+    err = json_get_bool(*out, "add_bos_token", false, &adds_bos, &fault);
+    if (err) FAIL(d, err, "tokenizer_config.json: %s", fault.text);
+    return FATHOM_OK;
+}
+
 /* *out is the caller's, NULL when there is none. */
 static fathom_err read_template(char **out, struct checkpoint *c, fathom_diag *d)
 {
@@ -47,22 +68,16 @@ static fathom_err choose_style(struct text_model *t, struct checkpoint *c, const
                                fathom_diag *d)
 {
     json_t *config = NULL;
-    const char *json;
     const char *chat_template = NULL;
     char *copy = NULL;
-    size_t n;
-    fathom_err err = checkpoint_file(c, "tokenizer_config.json", &json, &n, d);
-    if (err && err != FATHOM_ENOTFOUND) return err;
-    if (!err) {
-        TRY(json_read(json, n, "tokenizer_config.json", &config, d));
-        find_template(config, &chat_template);
-    }
-    err = chat_template ? FATHOM_OK : read_template(&copy, c, d);
     struct chat_overrides overrides = {s->tokenizer_mode, s->tool_call_parser, s->reasoning_parser};
-    if (!err) {
-        err = chat_style_choose(&t->style, t->model_type, t->tokenizer, copy ? copy : chat_template,
-                                &overrides, d);
-    }
+    fathom_err err;
+    TRY_GOTO(read_config(&config, c, d), done);
+    find_template(config, &chat_template);
+    if (!chat_template) TRY_GOTO(read_template(&copy, c, d), done);
+    err = chat_style_choose(&t->style, t->model_type, t->tokenizer, copy ? copy : chat_template,
+                            &overrides, d);
+done:
     json_decref(config);
     mem_free(copy);
     return err;

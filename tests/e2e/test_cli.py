@@ -269,15 +269,21 @@ class Cli(unittest.TestCase):
         with open(os.path.join(PILOT, "config.json"), encoding="utf-8") as f:
             config = json.load(f)
         lacks = "layers.9.input_layernorm.weight: missing; needed is BF16 [256]"
+        odd = {"tokenizer_config.json": '{"add_bos_token": "x"}', "generation_config.json": "{"}
         cases = (({"num_hidden_layers": config["num_hidden_layers"] + 2}, "", lacks, (1, 1, 1)),
                  ({"quantization_config": {"quant_method": "hqq"}}, "", '"hqq" is not read', (1, 1, 1)),
-                 ({}, "tokenizer.json", "tokenizer.json is missing", (1, 0, 1)))
+                 ({}, "tokenizer.json", "tokenizer.json is missing", (1, 0, 1)),
+                 ({}, "tokenizer_config.json", 'tokenizer_config.json: "add_bos_token" is a string', (1, 0, 1)),
+                 ({}, "generation_config.json", "generation_config.json: not valid JSON", (1, 1, 1)))
         for changes, absent, reason, statuses in cases:
             with tempfile.TemporaryDirectory() as folder:
                 for name in set(os.listdir(PILOT)) - {"config.json", absent}:
                     os.symlink(os.path.join(PILOT, name), os.path.join(folder, name))
                 with open(os.path.join(folder, "config.json"), "w", encoding="utf-8") as f:
                     json.dump({**config, **changes}, f)
+                if absent in odd:
+                    with open(os.path.join(folder, absent), "w", encoding="utf-8") as f:
+                        f.write(odd[absent])
                 for command, status in zip(("inspect", "plan", "doctor"), statuses):
                     if status:
                         self.assertIn(reason, "".join(run(command, folder, status=status)), command)
