@@ -116,6 +116,16 @@ void new_file_drop(struct new_file *f)
     f->fd = -1;
 }
 
+fathom_err new_file_save(const char *path, const void *bytes, size_t n, fathom_diag *d)
+{
+    struct new_file f;
+    TRY(new_file_begin(&f, path, d));
+    fathom_err err = new_file_write(&f, bytes, n, 0, d);
+    if (!err) err = new_file_end(&f, d);
+    if (err) new_file_drop(&f);
+    return err;
+}
+
 static bool write_whole(int fd, const char *bytes, size_t n)
 {
     while (n > 0) {
@@ -137,18 +147,11 @@ static fathom_err write_in_place(const char *path, const void *bytes, size_t n, 
     return err;
 }
 
-fathom_err new_file_save(const char *path, const void *bytes, size_t n, fathom_diag *d)
+fathom_err file_save(const char *path, const void *bytes, size_t n, fathom_diag *d)
 {
-    struct new_file f;
     struct stat st;
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) {
-        return write_in_place(path, bytes, n, d);
-    }
-    TRY(new_file_begin(&f, path, d));
-    fathom_err err = new_file_write(&f, bytes, n, 0, d);
-    if (!err) err = new_file_end(&f, d);
-    if (err) new_file_drop(&f);
-    return err;
+    const bool is_other = lstat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+    return is_other ? write_in_place(path, bytes, n, d) : new_file_save(path, bytes, n, d);
 }
 
 fathom_err file_append(const char *path, const void *bytes, size_t n, fathom_diag *d)
@@ -223,7 +226,7 @@ static fathom_err read_names(struct names *to, const char *dir, fathom_diag *d)
         char path[LIMIT_PATH_BYTES];
         struct stat s;
         if (path_join(path, sizeof path, dir, entry->d_name)) continue;
-        if (stat(path, &s) != 0 || !S_ISREG(s.st_mode)) continue;
+        if (stat(path, &s) == 0 && !S_ISREG(s.st_mode)) continue;
         err = mem_grow(&to->items, &to->cap, to->n + 1, sizeof *to->items);
         if (err) break;
         to->items[to->n] = mem_strdup(entry->d_name);

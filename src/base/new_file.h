@@ -43,9 +43,12 @@ fathom_err new_file_end(struct new_file *f, fathom_diag *d);
 /* new_file_drop - what was written goes; accepts an empty one */
 void new_file_drop(struct new_file *f);
 
-/* new_file_save - the whole of a small file. What is no regular file, a device, a pipe or a link
- * such as /dev/stdout, stays what it is: it is written to. */
+/* new_file_save - the whole of a small file */
 fathom_err new_file_save(const char *path, const void *bytes, size_t n, fathom_diag *d);
+
+/* file_save - the same where the user says. What is no regular file, a device, a pipe or a link
+ * such as /dev/stdout, stays what it is: it is written to. */
+fathom_err file_save(const char *path, const void *bytes, size_t n, fathom_diag *d);
 
 /* file_append - n bytes behind what the file holds, or none of them: a part is cut off again
  * Errors  ELIMIT: the disk is full; EIO. */
@@ -64,8 +67,8 @@ fathom_err disk_free_bytes(const char *dir, uint64_t *bytes, fathom_diag *d);
 fathom_err dir_lock(int *fd, const char *dir, fathom_diag *d);
 void dir_unlock(int fd);
 
-/* dir_each_file - visit the names of a directory's regular files, hidden ones too, in the order of
- * their bytes; stops at the first error of visit
+/* dir_each_file - visit the names of a directory's regular files and of its links that lead
+ * nowhere, hidden ones too, in the order of their bytes; stops at the first error of visit
  * Errors  EIO, ENOMEM; those of visit. */
 typedef fathom_err dir_visit(void *arg, const char *name);
 fathom_err dir_each_file(const char *dir, dir_visit *visit, void *arg, fathom_diag *d);

@@ -98,7 +98,7 @@ fathom_err cmd_bench_latency(const struct invocation *v, fathom_diag *d)
     if (n_mixed > 0) TRY_GOTO(run_mixed(e, &o, n_mixed, &mixed, d), done);
     if (s->output_json) {
         TRY_GOTO(latency_write_json(&json, &o, &r, &mixed, fathom_get_info(e)), done);
-        TRY_GOTO(new_file_save(s->output_json, buf_str(&json), json.len, d), done);
+        TRY_GOTO(file_save(s->output_json, buf_str(&json), json.len, d), done);
     }
 done:
     buf_free(&json);
@@ -156,7 +156,7 @@ fathom_err cmd_bench_throughput(const struct invocation *v, fathom_diag *d)
     print_throughput(&r, &o);
     if (s->output_json) {
         TRY_GOTO(throughput_write_json(&json, &r, fathom_get_info(e)), done);
-        TRY_GOTO(new_file_save(s->output_json, buf_str(&json), json.len, d), done);
+        TRY_GOTO(file_save(s->output_json, buf_str(&json), json.len, d), done);
     }
 done:
     buf_free(&json);

@@ -41,7 +41,7 @@ fathom_err cmd_bench_report(const struct invocation *v, fathom_diag *d)
     (void)snprintf(made, sizeof made, "fathom %s, %s", FATHOM_VERSION, date);
     o.made = made;
     TRY_GOTO(report_write(&html, &data, &o, d), done);
-    TRY_GOTO(new_file_save(s->bench.output, buf_str(&html), html.len, d), done);
+    TRY_GOTO(file_save(s->bench.output, buf_str(&html), html.len, d), done);
     print_row("report", "%s: %zu points, %zu series, %zu kB", s->bench.output, data.n_point,
               data.n_series, html.len / 1000);
 done:

@@ -42,7 +42,7 @@ static fathom_err save(const char *path, const struct bench_serve *b, const stru
     fathom_err err;
     TRY_GOTO(bench_write_result(&json, b, r, d), done);
     err = appends ? file_append(path, buf_str(&json), json.len, d)
-                  : new_file_save(path, buf_str(&json), json.len, d);
+                  : file_save(path, buf_str(&json), json.len, d);
     if (!err) printf("result    %s\n", path);
 done:
     buf_free(&json);

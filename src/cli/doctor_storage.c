@@ -178,11 +178,12 @@ static void list_files(struct hashing *h)
         char path[LIMIT_PATH_BYTES];
         struct stat st;
         if (path_join(path, sizeof path, h->dir, entry->d_name) != FATHOM_OK) continue;
-        if (stat(path, &st) != 0 || !S_ISREG(st.st_mode)) continue;
+        const bool is_there = stat(path, &st) == 0; /* or it is a link that leads nowhere */
+        if (is_there && !S_ISREG(st.st_mode)) continue;
         if (!find_hash(f->want, h->dir, entry->d_name)) continue;
         f->name = mem_strdup(entry->d_name);
         if (!f->name) break;
-        f->size = (uint64_t)st.st_size;
+        f->size = is_there ? (uint64_t)st.st_size : 0;
         h->total += f->size;
         h->n_file++;
     }

@@ -40,7 +40,7 @@ static fathom_err fault(const struct partial *p, fathom_diag *d)
              "command again",
              p->file->path, p->path);
     }
-    FAIL(d, FATHOM_EIO, "%s: %s", p->path, strerror(why));
+    FAIL(d, FATHOM_EIO, "%s: cannot be written: %s", p->path, strerror(why));
 }
 
 static fathom_err hash_what_is_there(struct partial *p, fathom_diag *d)

@@ -353,14 +353,15 @@ static fathom_err prepare(struct converting *x)
     return calibrate(x, n_thread);
 }
 
+/* What cannot be read of the source is found before the work begins. */
 static fathom_err make_files(struct converting *x)
 {
+    TRY(copy_side_files(x));
     for (size_t i = 0; i < x->plan.n_shard; i++) {
         struct journal_sums sums[JOURNAL_TARGETS];
         memset(sums, 0, sizeof sums);
         TRY(make_shard(x, &x->plan.shards[i], sums));
     }
-    TRY(copy_side_files(x));
     TRY(write_index(x));
     TRY(write_config(x));
     TRY(calibration_remove(x->order->out, x->order->config->n_layer, x->d));

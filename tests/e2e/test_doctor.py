@@ -138,6 +138,9 @@ class Doctor(unittest.TestCase):
             areas, worst = findings(snapshot, "--verify", status=1)
             self.assertEqual((worst, levels(areas, "hashes")), ("bad", ["bad"]))
             self.assertIn("model-00002-of-000003.safetensors has the hash", texts(areas, "hashes"))
+            os.unlink(os.path.realpath(os.path.join(snapshot, "README.md")))
+            areas, worst = findings(snapshot, "--verify", status=1)
+            self.assertIn("README.md has the hash (unreadable)", texts(areas, "hashes"))
 
     def test_a_downloaded_folder_keeps_its_hashes(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -366,6 +366,19 @@ class Quantize(unittest.TestCase):
         open(file, "w", encoding="utf-8").close()
         self.refused("is a file, needed is a folder", "pilot", file)
 
+    def test_a_file_of_the_source_that_cannot_be_read_is_told_before_the_work(self):
+        source, out = self.path("source"), self.path("out")
+        shutil.copytree(PILOT, source)
+        path = os.path.join(source, "tokenizer_config.json")
+        os.unlink(path)
+        os.symlink("../../blobs/gone", path)
+        self.refused(path + ": is a link to a file that is not there", source, out)
+        self.assertEqual([n for n in os.listdir(out) if n.endswith(".safetensors")], [])
+        os.unlink(path)
+        shutil.copy(os.path.join(PILOT, "tokenizer_config.json"), path)
+        run("quantize", source, out, "--resume")
+        self.assertTrue(os.path.exists(os.path.join(out, "tokenizer_config.json")))
+
     def test_a_folder_of_folders_is_not_empty(self):
         out = self.path("models")
         os.makedirs(os.path.join(out, "another"))
@@ -495,6 +508,7 @@ class Quantize(unittest.TestCase):
         with open(os.path.join(folder, "model.safetensors"), "wb") as f:
             f.write(struct.pack("<Q", len(text)) + text)
             f.truncate(8 + len(text) + at)
+        shutil.copy(os.path.join(PILOT, "tokenizer.json"), folder)
         return folder
 
     def test_a_group_that_does_not_divide_is_named(self):
