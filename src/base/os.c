@@ -273,14 +273,14 @@ fathom_err os_make_dir(const char *path, fathom_diag *d)
 fathom_err path_check_writable(const char *path, bool replaces, fathom_diag *d)
 {
     char dir[LIMIT_PATH_BYTES];
-    struct stat st;
+    struct stat st, own;
     const char *slash = strrchr(path, '/');
     const size_t n = slash ? (size_t)(slash - path) : 0;
     int cause = 0;
     if (n >= sizeof dir) FAIL(d, FATHOM_EINVAL, "a path has more than %zu bytes", sizeof dir - 1);
     (void)snprintf(dir, sizeof dir, "%.*s", n ? (int)n : 1, n ? path : slash ? "/" : ".");
-    const bool is_there = stat(path, &st) == 0;
-    if (is_there && !(replaces && S_ISREG(st.st_mode))) {
+    const bool is_file = lstat(path, &own) == 0 && S_ISREG(own.st_mode);
+    if (stat(path, &st) == 0 && !(replaces && is_file)) {
         cause = S_ISDIR(st.st_mode) ? EISDIR : access(path, W_OK) == 0 ? 0 : errno;
     } else if (path_is_dir(dir)) {
         cause = access(dir, W_OK | X_OK) == 0 ? 0 : errno;

@@ -82,7 +82,8 @@ fathom_err os_make_dir(const char *path, fathom_diag *d);
 /* path_check_writable - whether a file may be made, or written over, at a path; for what is written
  * at the end of something long
  *
- *   replaces  a file that is there is replaced (file_save), not written to (file_append)
+ *   replaces  a file that is there, not a link to one, is replaced (file_save), not written to
+ *             (file_append)
  * Errors  EIO, with path and cause; EINVAL for a path that is too long. */
 fathom_err path_check_writable(const char *path, bool replaces, fathom_diag *d);
 

@@ -122,16 +122,18 @@ static bool may_write_as_nobody(const char *path, bool replaces)
 static void a_file_is_replaced_where_its_folder_may_be_written(void **state)
 {
     (void)state;
-    char dir[] = "/tmp/test_os_XXXXXX", path[64];
+    char dir[] = "/tmp/test_os_XXXXXX", path[64], link[64];
     assert_non_null(mkdtemp(dir));
     (void)snprintf(path, sizeof path, "%s/file", dir);
+    (void)snprintf(link, sizeof link, "%s/link", dir);
     const int fd = open(path, O_WRONLY | O_CREAT, 0666);
     assert_true(fd >= 0 && fchmod(fd, 0666) == 0 && close(fd) == 0 && chmod(dir, 0555) == 0);
     assert_true(may_write_as_nobody(path, false));
     assert_false(may_write_as_nobody(path, true));
+    assert_true(symlink("file", link) == 0 && may_write_as_nobody(link, true));
     assert_int_equal(chmod(dir, 0777), 0);
     assert_true(may_write_as_nobody(path, true));
-    assert_true(unlink(path) == 0 && rmdir(dir) == 0);
+    assert_true(unlink(path) == 0 && unlink(link) == 0 && rmdir(dir) == 0);
 }
 
 static void a_link_that_leads_nowhere_is_told(void **state)
