@@ -7,8 +7,10 @@
  *                             /snapshots/<commit>/  files, usually links into blobs/
  */
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/fail.h"
 #include "base/os.h"
@@ -78,6 +80,13 @@ static bool name_cache_folder(char *out, const char *cache, const char *reposito
     return n >= 0 && n < LIMIT_PATH_BYTES;
 }
 
+/* What this user may not look at (F_OK), or list (R_OK), is not taken for what is not there. */
+static fathom_err check_allowed(const char *path, int mode, fathom_diag *d)
+{
+    if (access(path, mode) == 0 || errno != EACCES) return FATHOM_OK;
+    FAIL(d, FATHOM_EIO, "%s: cannot be looked at: %s", path, strerror(EACCES));
+}
+
 /* The commit that a file of refs holds: one line of letters and digits. */
 static fathom_err read_commit(char commit[128], const char *ref, fathom_diag *d)
 {
@@ -109,6 +118,7 @@ static fathom_err find_snapshot(char *dir, const char *folder, const char *model
         if (!path_join(dir, LIMIT_PATH_BYTES, snapshots, commit) && path_is_dir(dir)) {
             return FATHOM_OK;
         }
+        TRY(check_allowed(dir, F_OK, d));
         FAIL(d, FATHOM_ENOTFOUND,
              "%s: %s names commit %s, which is not in %s: bring it with `fathom pull %s%s%s`, or "
              "name one that is there with --revision",
@@ -116,11 +126,15 @@ static fathom_err find_snapshot(char *dir, const char *folder, const char *model
              revision ? revision : "");
     }
     diag_clear(d);
-    if (!revision) return path_newest_dir(dir, LIMIT_PATH_BYTES, snapshots);
-    const bool is_there = !strchr(revision, '/') &&
-                          !path_join(dir, LIMIT_PATH_BYTES, snapshots, revision) &&
-                          path_is_dir(dir);
-    return is_there ? FATHOM_OK : FATHOM_ENOTFOUND;
+    if (!revision) {
+        TRY(check_allowed(snapshots, R_OK, d));
+        return path_newest_dir(dir, LIMIT_PATH_BYTES, snapshots);
+    }
+    if (strchr(revision, '/') || path_join(dir, LIMIT_PATH_BYTES, snapshots, revision)) {
+        return FATHOM_ENOTFOUND;
+    }
+    TRY(check_allowed(dir, F_OK, d));
+    return path_is_dir(dir) ? FATHOM_OK : FATHOM_ENOTFOUND;
 }
 
 fathom_err checkpoint_resolve(char *dir, const char *model, const struct hub_cache *cache,
@@ -140,6 +154,7 @@ fathom_err checkpoint_resolve(char *dir, const char *model, const struct hub_cac
         memcpy(dir, model, strlen(model) + 1);
         return FATHOM_OK;
     }
+    TRY(check_allowed(model, F_OK, d));
     size_t n = strlen(model);
     if (n > 5 && strcmp(model + n - 5, ".gguf") == 0) {
         FAIL(d, FATHOM_EUNSUPPORTED,

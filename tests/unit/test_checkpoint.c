@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -303,6 +304,44 @@ static void a_revision_stays_within_the_repository(void **state)
     }
 }
 
+/* The error of a user to whom the folder of the test, which only its owner may enter, is closed. */
+static void refused_to_nobody(const char *home, const char *model, const char *part)
+{
+    int status = 0;
+    const pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        char dir[LIMIT_PATH_BYTES];
+        fathom_diag d = {0};
+        if (setuid(65534) != 0) _exit(2);
+        const fathom_err err = resolve(dir, model, home, NULL, &d);
+        _exit(err == FATHOM_EIO && strstr(d.text, part) ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void what_may_not_be_looked_at_is_told(void **state)
+{
+    const char *home = *state;
+    char below[LIMIT_PATH_BYTES];
+    if (geteuid() != 0) skip();
+    save_cached(home, "aaa111");
+    save_text(home, "hub/models--org--name/refs/main", "aaa111\n");
+    refused_to_nobody(home, "org/name", "/refs/main: cannot be opened: Permission denied");
+    assert_int_equal(path_join(below, sizeof below, home, "hub"), FATHOM_OK);
+    refused_to_nobody(home, below, "/hub: cannot be looked at: Permission denied");
+    assert_int_equal(chmod(home, 0755), 0);
+    assert_int_equal(path_join(below, sizeof below, home, "hub/models--org--name/snapshots"),
+                     FATHOM_OK);
+    assert_int_equal(chmod(below, 0700), 0);
+    refused_to_nobody(home, "org/name", "/aaa111: cannot be looked at: Permission denied");
+    assert_int_equal(path_join(below, sizeof below, home, "hub/models--org--name/refs/main"),
+                     FATHOM_OK);
+    assert_int_equal(unlink(below), 0);
+    refused_to_nobody(home, "org/name", "/snapshots: cannot be looked at: Permission denied");
+}
+
 static void repository_is_found_in_the_cache(void **state)
 {
     const char *home = *state;
@@ -484,6 +523,7 @@ int main(void)
         TEST(a_revision_is_found_by_its_name_and_by_its_commit),
         TEST(what_refs_name_and_is_not_there_is_told),
         TEST(a_revision_stays_within_the_repository),
+        TEST(what_may_not_be_looked_at_is_told),
         TEST(repository_is_found_in_the_cache),
         TEST(unknown_model_says_where_it_looked),
         TEST(full_size_table_opens),
