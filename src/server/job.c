@@ -465,11 +465,12 @@ static double seconds(uint64_t end_us, uint64_t begin_us)
 }
 
 /* Tells whoever records traces of a choice that has ended. */
-static void trace_finish(struct job *job, const struct metric_request *r, const fathom_event *e)
+static void trace_finish(struct job *job, size_t i_choice, const struct metric_request *r,
+                         const fathom_event *e)
 {
     static const char *const finishes[METRIC_FINISH_COUNT] = {"stop", "length", "abort", "error"};
     if (!job->jobs->traces) return;
-    const fathom_sampling *asked = &job->request.sampling;
+    const fathom_sampling *asked = &answer_request_of(&job->answer.choices[i_choice])->sampling;
     const uint64_t end_ns = clock_unix_ns();
     const uint64_t before_us = r->total_us > e->total_us ? r->total_us - e->total_us : 0;
     struct trace_span span = {.parent = job->trace,
@@ -508,7 +509,7 @@ static void take_finish(struct job *job, struct job_choice *choice, const fathom
     choice->flying = false;
     job->n_flying--;
     metrics_note_finish(job->jobs->metrics, &request, e);
-    trace_finish(job, &request, e);
+    trace_finish(job, i, &request, e);
     if (job->state != JOB_RUNNING) return;
     if (e->finish == FATHOM_FINISH_ERROR && !ended) {
         set_engine_error(job);

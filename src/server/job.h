@@ -156,17 +156,15 @@ size_t jobs_count_of(struct jobs *jobs, uint32_t host);
 /* One answer may hold this part of what all may. */
 enum { JOB_ANSWER_PARTS = 4 };
 
-/* jobs_are_full - the answers hold more than max_answer_bytes: new requests are refused */
-bool jobs_are_full(const struct jobs *jobs);
-
-/* jobs_make_room - while they do, cut the client that has not read for longest, or end the largest
+/* jobs_are_full - the answers hold more than max_answer_bytes: new requests are refused
+ * jobs_make_room - while they do, cut the client that has not read for longest, or end the largest
  * answer that is being written */
+bool jobs_are_full(const struct jobs *jobs);
 void jobs_make_room(struct jobs *jobs);
 
-/* jobs_tick - silent streams get an empty line, and room is made */
+/* jobs_tick - silent streams get an empty line, and room is made
+ * jobs_give_up - what runs is answered with 503 and cancelled */
 void jobs_tick(struct jobs *jobs, uint64_t now_us);
-
-/* jobs_give_up - what runs is answered with 503 and cancelled */
 void jobs_give_up(struct jobs *jobs);
 
 /* jobs_cancel_response - end the answer of a running job of /v1/responses, and keep what it has
@@ -289,10 +287,9 @@ void job_fail(struct job *job, fathom_err err);
 /* job_finish_if_ended - close the answer once all choices have ended and nothing is in flight */
 void job_finish_if_ended(struct job *job);
 
-/* job_drop_grammars - the engine has its own references to them, or nobody wants them */
+/* job_drop_grammars - the engine has its own references to them, or nobody wants them
+ * job_drop_body     - the body has been parsed, or is not needed */
 void job_drop_grammars(struct job *job);
-
-/* job_drop_body - the body has been parsed, or is not needed */
 void job_drop_body(struct job *job);
 
 /* job_wake - resume the connection if it is suspended and there is something for it */

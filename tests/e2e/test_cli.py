@@ -363,10 +363,10 @@ class Cli(unittest.TestCase):
             for model in (), (PILOT,), (PILOT + "/config.json",):
                 given = ("--hf-overrides", '{"num_hidden_layers": 5}', "--hf-overrides.index_topk", "64")
                 self.assertEqual(run(*plan, *model, *given)[0].split("\n", 1)[1], want)
-        self.assertIn("layers          5: 1 dense", run("inspect", "--hf-overrides.num_hidden_layers", "5")[0])
+        fewer = ("--hf-overrides", '{"num_hidden_layers": 5, "num_nextn_predict_layers": 0}')
+        self.assertIn("layers          5: 1 dense", run("inspect", *fewer)[0])
         ask = ("run", "-p", "Hello", "--max-tokens", "4", "--temperature", "0")
-        fewer = run(*ask, "--hf-overrides", '{"num_hidden_layers": 5, "num_nextn_predict_layers": 0}')[0]
-        self.assertNotEqual(fewer, run(*ask)[0])
+        self.assertNotEqual(run(*ask, *fewer)[0], run(*ask)[0])
         _, err = run(*ask, "--hf-overrides.kv_lora_rank", "256", status=1)
         self.assertIn("kv_lora_rank", err)
         _, err = run(*ask, "--hf-overrides.num_hidden_layers", "12", status=1)
