@@ -112,6 +112,7 @@ static void move_rows(const struct far_rows *f, char *own, const void *const *al
     const uint32_t own_lane = f->rank->rank / f->n_share;
     ASSERT((own == NULL) != (all == NULL));
     const uint32_t n = share_round_pieces(pieces, f->a->share, f->row0, f->n_run * f->n_share);
+    ASSERT(n <= SHARE_SEGMENTS_MAX);
     for (uint32_t k = 0; k < n; k++) {
         const struct share_piece *p = &pieces[k];
         if ((p->lane == own_lane) != (own != NULL)) continue;

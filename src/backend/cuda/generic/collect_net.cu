@@ -343,6 +343,7 @@ static fathom_err move_cache_rows(struct cuda_backend *c, struct net_share_args 
 {
     const struct parallel *p = &c->c.parallel;
     uint32_t n = 0, n_row = 0;
+    ASSERT(n_run >= 1 && n_piece <= SHARE_SEGMENTS_MAX);
     for (uint32_t i = 0; i < n_piece; i++) {
         const struct share_piece *of = &pieces[i];
         if ((of->lane == p->dp.rank) != packs) continue;
@@ -365,6 +366,7 @@ static fathom_err share_round(struct cuda_backend *c, struct net_share_args *k,
     struct share_piece pieces[SHARE_SEGMENTS_MAX];
     uint32_t in_rows[PARALLEL_RANKS_MAX] = {}, out_rows[PARALLEL_RANKS_MAX] = {};
     const uint32_t n_piece = share_round_pieces(pieces, s, row0, n_run);
+    ASSERT(k->row_units > 0 && k->rows);
     for (uint32_t lane = 0; lane < p->dp.size; lane++) {
         const uint32_t rank = lane * p->tp.size + p->tp.rank;
         in_rows[rank] = share_round_rows(s, lane, row0, n_run);
