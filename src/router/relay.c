@@ -516,7 +516,7 @@ static fathom_err send_to(struct relay *r, const struct pool_lease *to, const st
     return err;
 }
 
-static fathom_err send(struct relay *r)
+static fathom_err send_request(struct relay *r)
 {
     const struct buf *body = &r->body;
     if (r->state == RELAY_RESUMING || r->pages_port) {
@@ -578,7 +578,7 @@ static bool ask(struct relay *r, const char *why_not)
         end_unserved(r, why_not);
         return false;
     }
-    if (send(r) == FATHOM_OK) return true;
+    if (send_request(r) == FATHOM_OK) return true;
     pool_give(r->all->pool, &r->lease, POOL_LEFT, clock_now_us());
     if (r->state == RELAY_RESUMING) {
         break_stream(r, "out of memory for the request");

@@ -94,11 +94,11 @@ static fathom_err open_upstreams(struct router *r, fathom_diag *d)
     struct upstream_setup setup = {.tick_ms = r->o.look_ms,
                                    .tick = tick,
                                    .arg = r->looks,
-                                   .insecure = r->o.insecure,
-                                   .ca_path = r->o.ca_path,
-                                   .cert_path = r->o.cert_path,
-                                   .key_path = r->o.key_path,
-                                   .connect_timeout_ms = CONNECT_MS};
+                                   .dial = {.insecure = r->o.insecure,
+                                            .ca_path = r->o.ca_path,
+                                            .cert_path = r->o.cert_path,
+                                            .key_path = r->o.key_path,
+                                            .connect_timeout_ms = CONNECT_MS}};
     r->upstreams = mem_calloc(r->o.n_http_thread, sizeof(struct upstream *));
     r->guests = mem_calloc(r->o.n_http_thread, sizeof *r->guests);
     if (!r->upstreams || !r->guests) return FATHOM_ENOMEM;

@@ -42,7 +42,7 @@ struct router_options {
     const char *admin_key;  /* to add and remove servers from afar; NULL: from this machine alone */
     struct tls_setup tls;
     bool insecure;                              /* certificates of servers are not checked */
-    const char *ca_path, *cert_path, *key_path; /* as in upstream_setup */
+    const char *ca_path, *cert_path, *key_path; /* as in dial_setup */
     uint32_t look_ms;                           /* between looks at a server */
     uint32_t max_moves;                         /* of a stream */
     uint32_t max_connections;

@@ -1,8 +1,7 @@
 /* upstream.c - connections and the calls on them
  *
- * libcurl makes a connection: names, TLS, time-outs. Each is made by a multi handle of its own,
- * which has no other to tidy up. What goes over a connection is written and read here: that costs
- * less (docs/router.md).
+ * libcurl makes a connection (dial.h). What goes over it is written and read here: that costs less
+ * (docs/router.md).
  *
  * States of a link
  *
@@ -32,9 +31,8 @@
 #include "base/mem.h"
 #include "router/reply.h"
 
-enum { EVENTS = 256, KEEP_IDLE_S = 5, KEEP_INTERVAL_S = 2, SILENT_MS = 10000 };
-enum { IDLE_LINKS = 256, IDLE_US = 60000000, BLOCK_BYTES = 65536, LINK_SOCKETS = 8 };
-enum { ADDRESS_BYTES = 600 };
+enum { EVENTS = 256, SILENT_MS = 10000 };
+enum { IDLE_LINKS = 256, IDLE_US = 60000000, BLOCK_BYTES = 65536 };
 enum { MAIL_START = 1, MAIL_CANCEL = 2, MAIL_GO_ON = 4 };
 
 static const uint64_t never_us = UINT64_MAX;
@@ -44,19 +42,13 @@ struct link {
     struct upstream *u;
     struct link *next, *prev;   /* of those that are made; of the idle, the one used last first */
     struct upstream_call *call; /* NULL: idle */
-    CURLM *multi;               /* while it is made, and with TLS to its end; then NULL */
-    CURL *easy;                 /* likewise */
-    uint64_t due_us;            /* when libcurl wants to be called; never_us: not */
-    int sockets[LINK_SOCKETS];  /* that it waits for, of which there may be two families' */
-    uint32_t n_socket;
-    int fd; /* -1: it is being made */
+    struct dial dial;           /* while it is made, and with TLS to its end */
+    int fd;                     /* -1: it is being made */
     bool is_tls;
     uint32_t events; /* that epoll looks for; 0: it is not there */
     uint64_t idle_us;
     char *origin; /* "http://host:port" */
     char *name;   /* as in upstream_request */
-    struct curl_slist *address;
-    char cause[CURL_ERROR_SIZE];
 };
 
 struct upstream_call {
@@ -146,18 +138,6 @@ static void end_making(struct link *l)
     *(l->prev ? &l->prev->next : &l->u->making) = l->next;
     if (l->next) l->next->prev = l->prev;
     l->next = l->prev = NULL;
-    l->due_us = never_us;
-}
-
-static void end_curl(struct link *l)
-{
-    if (l->easy && l->multi) (void)curl_multi_remove_handle(l->multi, l->easy);
-    curl_easy_cleanup(l->easy);
-    curl_slist_free_all(l->address);
-    l->address = NULL;
-    if (l->multi) (void)curl_multi_cleanup(l->multi);
-    l->easy = NULL;
-    l->multi = NULL;
 }
 
 /* Of one that is not idle. */
@@ -170,7 +150,7 @@ static void free_link(struct link *l)
         watch(l, 0);
         if (!l->is_tls) (void)close(l->fd);
     }
-    end_curl(l);
+    dial_end(&l->dial);
     mem_free(l->origin);
     mem_free(l->name);
     mem_free(l);
@@ -200,90 +180,6 @@ static struct link *find_idle(const struct upstream *u, const struct upstream_ca
     return l;
 }
 
-/* libcurl's CURL_POLL_ bits for epoll; a socket is watched until it says CURL_POLL_REMOVE. */
-static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
-{
-    struct link *l = arg;
-    struct epoll_event e = {.data.ptr = l};
-    uint32_t i = 0;
-    (void)easy, (void)known;
-    while (i < l->n_socket && l->sockets[i] != fd) i++;
-    if (what == CURL_POLL_REMOVE) {
-        (void)epoll_ctl(l->u->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
-        if (i < l->n_socket) l->sockets[i] = l->sockets[--l->n_socket];
-        return 0;
-    }
-    if (what & CURL_POLL_IN) e.events |= EPOLLIN;
-    if (what & CURL_POLL_OUT) e.events |= EPOLLOUT;
-    bool is_new = i == l->n_socket;
-    if (is_new && l->n_socket == LINK_SOCKETS) return 0; /* the connection's time-out ends it */
-    if (is_new) l->sockets[l->n_socket++] = fd;
-    (void)epoll_ctl(l->u->epoll_fd, is_new ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &e);
-    return 0;
-}
-
-static int set_timer(CURLM *multi, long ms, void *arg)
-{
-    struct link *l = arg;
-    (void)multi;
-    l->due_us = ms < 0 ? never_us : clock_now_us() + (uint64_t)ms * 1000;
-    return 0;
-}
-
-/* Whom it connects to, and whom with. */
-static bool set_address(struct link *l)
-{
-    const char *host = strstr(l->origin, "://") + 3, *port = strrchr(host, ':');
-    char url[ADDRESS_BYTES], address[ADDRESS_BYTES];
-    if (!*l->name) return curl_easy_setopt(l->easy, CURLOPT_URL, l->origin) == CURLE_OK;
-    (void)snprintf(url, sizeof url, "https://%s%s", l->name, port);
-    (void)snprintf(address, sizeof address, "::%s", host);
-    l->address = curl_slist_append(NULL, address);
-    return l->address && curl_easy_setopt(l->easy, CURLOPT_URL, url) == CURLE_OK &&
-           curl_easy_setopt(l->easy, CURLOPT_CONNECT_TO, l->address) == CURLE_OK;
-}
-
-static bool set_files(CURL *easy, const struct upstream_setup *s)
-{
-    const struct {
-        CURLoption option;
-        const char *path;
-    } files[] = {{CURLOPT_CAINFO, s->ca_path},
-                 {CURLOPT_SSLCERT, s->cert_path},
-                 {CURLOPT_SSLKEY, s->key_path}};
-    if (s->ca_path) (void)curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
-    for (size_t i = 0; i < 3; i++) {
-        if (files[i].path && curl_easy_setopt(easy, files[i].option, files[i].path) != CURLE_OK)
-            return false;
-    }
-    return true;
-}
-
-static bool set_up(struct link *l)
-{
-    const struct upstream_setup *s = &l->u->setup;
-    CURL *easy = l->easy;
-    if (!set_address(l) || !set_files(easy, s)) return false;
-    (void)curl_easy_setopt(easy, CURLOPT_SHARE, l->u->share);
-    (void)curl_easy_setopt(easy, CURLOPT_CONNECT_ONLY, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
-    (void)curl_easy_setopt(easy, CURLOPT_HTTP_VERSION, (long)CURL_HTTP_VERSION_1_1);
-    (void)curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_PROXY, "");
-    (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPALIVE, 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPIDLE, (long)KEEP_IDLE_S);
-    (void)curl_easy_setopt(easy, CURLOPT_TCP_KEEPINTVL, (long)KEEP_INTERVAL_S);
-    (void)curl_easy_setopt(easy, CURLOPT_CONNECTTIMEOUT_MS, (long)s->connect_timeout_ms);
-    (void)curl_easy_setopt(easy, CURLOPT_SSL_VERIFYPEER, s->insecure ? 0L : 1L);
-    (void)curl_easy_setopt(easy, CURLOPT_SSL_VERIFYHOST, s->insecure ? 0L : 2L);
-    (void)curl_easy_setopt(easy, CURLOPT_ERRORBUFFER, l->cause);
-    (void)curl_multi_setopt(l->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
-    (void)curl_multi_setopt(l->multi, CURLMOPT_SOCKETDATA, l);
-    (void)curl_multi_setopt(l->multi, CURLMOPT_TIMERFUNCTION, set_timer);
-    (void)curl_multi_setopt(l->multi, CURLMOPT_TIMERDATA, l);
-    return curl_multi_add_handle(l->multi, easy) == CURLM_OK;
-}
-
 /* A link for the call, which is being made; NULL: out of memory. */
 static struct link *make_link(struct upstream *u, struct upstream_call *c)
 {
@@ -291,16 +187,14 @@ static struct link *make_link(struct upstream *u, struct upstream_call *c)
     if (!l) return NULL;
     l->u = u;
     l->fd = -1;
-    l->due_us = never_us;
     l->next = u->making;
     if (u->making) u->making->prev = l;
     u->making = l;
     l->origin = mem_strdup(c->origin);
     l->name = mem_strdup(c->name);
     l->is_tls = strncmp(c->origin, "https:", 6) == 0;
-    l->multi = curl_multi_init();
-    l->easy = curl_easy_init();
-    if (!l->origin || !l->name || !l->multi || !l->easy || !set_up(l)) {
+    const struct dial_target to = {l->origin, l->name, u->share, u->epoll_fd, l};
+    if (!l->origin || !l->name || !dial_begin(&l->dial, &u->setup.dial, &to)) {
         free_link(l);
         return NULL;
     }
@@ -315,7 +209,7 @@ static ssize_t receive(struct link *l, char *to, size_t n)
 {
     if (l->is_tls) {
         size_t got = 0;
-        CURLcode code = curl_easy_recv(l->easy, to, n, &got);
+        CURLcode code = curl_easy_recv(l->dial.easy, to, n, &got);
         return code == CURLE_OK ? (ssize_t)got : code == CURLE_AGAIN ? AGAIN : BROKEN;
     }
     ssize_t got = recv(l->fd, to, n, 0);
@@ -333,7 +227,7 @@ static ssize_t transmit(struct link *l, const struct upstream_call *c)
     if (l->is_tls) {
         const struct iovec *part = &parts[n_head == 0];
         size_t sent = 0;
-        CURLcode code = curl_easy_send(l->easy, part->iov_base, part->iov_len, &sent);
+        CURLcode code = curl_easy_send(l->dial.easy, part->iov_base, part->iov_len, &sent);
         return code == CURLE_OK ? (ssize_t)sent : code == CURLE_AGAIN ? AGAIN : BROKEN;
     }
     const struct msghdr m = {.msg_iov = parts, .msg_iovlen = 2};
@@ -491,9 +385,10 @@ static void end_lost(struct upstream_call *c)
 {
     const struct link *l = c->link;
     char cause[CURL_ERROR_SIZE + 80];
-    bool may_be_unknown = l->is_tls && !c->u->setup.cert_path && !c->reply.has_begun;
+    bool may_be_unknown = l->is_tls && !c->u->setup.dial.cert_path && !c->reply.has_begun;
     (void)snprintf(cause, sizeof cause, "%s%s",
-                   *l->cause ? l->cause : "the connection was lost before the answer was whole",
+                   *l->dial.cause ? l->dial.cause
+                                  : "the connection was lost before the answer was whole",
                    may_be_unknown ? "; if it asks for a certificate, give --client-cert-path" : "");
     end_call(c, false, cause);
 }
@@ -619,60 +514,36 @@ static void take_mail(struct upstream *u)
 
 /* ---- what it waits for ----------------------------------------------------------------------- */
 
-/* libcurl has made the link, or it cannot be made: *code says why. */
-static bool is_settled(struct link *l, CURLcode *code)
-{
-    int n_left;
-    CURLMsg *m = curl_multi_info_read(l->multi, &n_left);
-    if (!m || m->msg != CURLMSG_DONE) return false;
-    *code = m->data.result;
-    return true;
-}
-
 /* A link that has no TLS needs nothing more of libcurl. A machine that has gone without a word, as
  * one without power does, acknowledges nothing: of itself the system takes that for an error after
  * a quarter of an hour. */
-static fathom_err take_over(struct link *l)
+static fathom_err take_over(struct link *l, int fd)
 {
     const int silent_ms = SILENT_MS;
-    curl_socket_t fd = CURL_SOCKET_BAD;
-    (void)curl_easy_getinfo(l->easy, CURLINFO_ACTIVESOCKET, &fd);
-    if (fd != CURL_SOCKET_BAD && !l->is_tls) fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (fd >= 0 && !l->is_tls) fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
     if (fd < 0) return FATHOM_EIO;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof silent_ms);
     end_making(l);
-    l->cause[0] = '\0'; /* of an address that did not answer */
+    l->dial.cause[0] = '\0'; /* of an address that did not answer */
     l->fd = fd;
-    if (!l->is_tls) end_curl(l);
+    if (!l->is_tls) dial_end(&l->dial);
     return FATHOM_OK;
 }
 
 /* The call goes on, or learns that there is no connection. */
-static void take_made(struct link *l)
+static void go_on_making(struct link *l)
 {
-    CURLcode code = CURLE_OK;
-    char cause[CURL_ERROR_SIZE];
-    if (!is_settled(l, &code)) return;
+    char cause[sizeof l->dial.cause];
+    int fd;
+    if (!dial_go_on(&l->dial, &fd)) return;
     ASSERT(l->call && l->fd < 0);
-    if (code == CURLE_OK && take_over(l) == FATHOM_OK) {
+    if (take_over(l, fd) == FATHOM_OK) {
         (void)go_on(l->call);
         return;
     }
-    (void)snprintf(cause, sizeof cause, "%s", l->cause[0] ? l->cause : curl_easy_strerror(code));
+    (void)snprintf(cause, sizeof cause, "%s",
+                   l->dial.cause[0] ? l->dial.cause : "no descriptor for the connection");
     end_call(l->call, false, cause);
-}
-
-/* libcurl finds out itself which of its sockets it can go on with. */
-static void go_on_making(struct link *l)
-{
-    int sockets[LINK_SOCKETS], running;
-    const uint32_t n = l->n_socket;
-    memcpy(sockets, l->sockets, sizeof sockets);
-    for (uint32_t i = 0; i < n; i++) {
-        (void)curl_multi_socket_action(l->multi, sockets[i], 0, &running);
-    }
-    (void)curl_multi_socket_action(l->multi, CURL_SOCKET_TIMEOUT, 0, &running);
-    take_made(l);
 }
 
 int upstream_fd(const struct upstream *u)
@@ -686,7 +557,7 @@ int upstream_wait_ms(const struct upstream *u)
     uint64_t now_us = clock_now_us();
     uint64_t due_us = u->tick_due_us;
     for (const struct link *l = u->making; l; l = l->next) {
-        if (l->due_us < due_us) due_us = l->due_us;
+        if (l->dial.due_us < due_us) due_us = l->dial.due_us;
     }
     return due_us <= now_us ? 0 : (int)((due_us - now_us + 999) / 1000);
 }
@@ -741,9 +612,7 @@ static void run_timers(struct upstream *u)
     uint64_t now_us = clock_now_us();
     for (struct link *l = u->making; l; l = next) {
         next = l->next;
-        if (now_us < l->due_us) continue;
-        l->due_us = never_us;
-        go_on_making(l);
+        if (now_us >= l->dial.due_us) go_on_making(l);
     }
     if (now_us >= u->tick_due_us) {
         u->tick_due_us = now_us + (uint64_t)u->setup.tick_ms * 1000;

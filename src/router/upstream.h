@@ -18,6 +18,7 @@
 
 #include "base/buf.h"
 #include "fathom/err.h"
+#include "router/dial.h"
 
 struct upstream;
 struct upstream_call;
@@ -58,11 +59,7 @@ struct upstream_setup {
     uint32_t tick_ms;
     void (*tick)(void *arg, struct upstream *u);
     void *arg;
-    bool insecure; /* certificates are not checked */
-    /* PEM files, borrowed, which each connection reads anew: the authorities of servers'
-     * certificates, NULL: the system's; a certificate that they may ask for, its key, NULL: none */
-    const char *ca_path, *cert_path, *key_path;
-    uint32_t connect_timeout_ms;
+    struct dial_setup dial;
 };
 fathom_err upstream_open(struct upstream **out, const struct upstream_setup *setup, fathom_diag *d);
 void upstream_close(struct upstream *u);
