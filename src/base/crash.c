@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "base/assert.h"
+#include "base/limits.h"
+#include "base/os.h"
 
 enum { CAUSE_BYTES = 512, FRAMES_MAX = 64, STACK_BYTES = 64 << 10, LIST_MAX = 64 };
 
@@ -70,7 +72,7 @@ void assert_failed(const char *cond, const char *file, int line)
     abort();
 }
 
-/* ---- the report: nothing but write, backtrace and loads -------------------------------------- */
+/* ---- the report: what a handler may call ---------------------------------------------------- */
 
 static void put(int fd, const char *text)
 {
@@ -94,7 +96,7 @@ static const char *signal_text(int number)
 {
     switch (number) {
     case SIGSEGV: return "SIGSEGV, memory that is not there";
-    case SIGBUS: return "SIGBUS, memory that cannot be read: a file that has shrunk, or a bad disk";
+    case SIGBUS: return "SIGBUS, memory that cannot be read";
     case SIGFPE: return "SIGFPE, arithmetic";
     case SIGILL: return "SIGILL, an instruction that this processor does not have";
     case SIGABRT: return "SIGABRT";
@@ -146,6 +148,22 @@ void crash_write_report(int fd, const siginfo_t *info)
     backtrace_symbols_fd(frames, n, fd);
 }
 
+/* Bytes of a mapped file that are gone are no fault of the program's: a line, and the status of an
+ * error. Comes back where it is another fault. */
+static void end_for_a_file(const siginfo_t *info)
+{
+    char path[LIMIT_PATH_BYTES] = "";
+    uint64_t byte;
+    if (info->si_signo != SIGBUS || info->si_code <= 0) return;
+    if (!os_mapped_file(info->si_addr, path, sizeof path, &byte)) return;
+    put(STDERR_FILENO, "fathom: ");
+    put(STDERR_FILENO, path);
+    put(STDERR_FILENO, ": cannot be read at byte ");
+    put_number(STDERR_FILENO, byte, 10);
+    put(STDERR_FILENO, ": the file was cut while it was read, or its disk fails\n");
+    _exit(1);
+}
+
 /* The first thread that gets here reports; the others wait for the end of the process. */
 static void on_fault(int number, siginfo_t *info, void *context)
 {
@@ -153,6 +171,7 @@ static void on_fault(int number, siginfo_t *info, void *context)
     if (atomic_exchange(&crash.reporting, true)) {
         for (;;) pause();
     }
+    end_for_a_file(info);
     crash_write_report(STDERR_FILENO, info);
     (void)signal(number, SIG_DFL);
     (void)raise(number);

@@ -3,7 +3,8 @@
  * On SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT (an ASSERT), standard error gets a report: the
  * version, the cause, the ids of what was in flight, a backtrace. Then the signal takes its usual
  * way: status and core dump are what they would have been. The handler has no argument,
- * which is why the table of what is in flight is global.
+ * which is why the table of what is in flight is global. A SIGBUS of a mapped file whose bytes
+ * cannot be read any more is no fault of the program's: one line that names the file, status 1.
  *
  * An entry is FREE or TAKEN; whoever takes it writes its text before it says TAKEN, so the handler
  * never reads half a text. Everything here is lock-free.

@@ -25,6 +25,19 @@ static fathom_err failed(const char *path, fathom_diag *d)
          strerror(cause));
 }
 
+/* The same of bytes to be written; those of a mapped file may be gone. */
+static fathom_err failed_bytes(const char *path, const void *bytes, fathom_diag *d)
+{
+    char source[LIMIT_PATH_BYTES];
+    uint64_t byte;
+    if (errno != EFAULT || !os_mapped_file(bytes, source, sizeof source, &byte)) {
+        return failed(path, d);
+    }
+    FAIL(d, FATHOM_EIO,
+         "%s: cannot be read at byte %llu: the file was cut while it was read, or its disk fails",
+         source, (unsigned long long)byte);
+}
+
 static fathom_err open_part(struct new_file *f, const char *path, int flags, fathom_diag *d)
 {
     f->fd = -1;
@@ -76,7 +89,7 @@ fathom_err new_file_write(struct new_file *f, const void *bytes, size_t n, uint6
     while (n > 0) {
         ssize_t wrote = pwrite(f->fd, from, n < (1u << 30) ? n : 1u << 30, (off_t)offset);
         if (wrote < 0 && errno == EINTR) continue;
-        if (wrote <= 0) return failed(f->part, d);
+        if (wrote <= 0) return failed_bytes(f->part, from, d);
         from += wrote;
         n -= (size_t)wrote;
         offset += (uint64_t)wrote;

@@ -32,7 +32,8 @@ fathom_err new_file_cut(struct new_file *f, uint64_t n, fathom_diag *d);
 void new_file_leave(struct new_file *f);
 
 /* new_file_write - n bytes at an offset
- * Errors  ELIMIT: the disk is full; EIO. */
+ * Errors  ELIMIT: the disk is full; EIO, also where the bytes are of a mapped file that was cut,
+ *         which is named then. */
 fathom_err new_file_write(struct new_file *f, const void *bytes, size_t n, uint64_t offset,
                           fathom_diag *d);
 

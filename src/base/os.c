@@ -90,6 +90,77 @@ void file_map_let_go(const struct file_map *m)
     if (m->data) (void)madvise((void *)(uintptr_t)m->data, m->size, MADV_DONTNEED);
 }
 
+/* ---- mapped files: nothing here but open, read and close ------------------------------------- */
+
+struct map_list {
+    int fd;
+    size_t at, n;
+    char bytes[1024];
+};
+
+/* The next character of /proc/self/maps; 0: there is none. */
+static char next_char(struct map_list *l)
+{
+    if (l->at == l->n) {
+        const ssize_t n = read(l->fd, l->bytes, sizeof l->bytes);
+        l->n = n > 0 ? (size_t)n : 0;
+        l->at = 0;
+    }
+    return l->at < l->n ? l->bytes[l->at++] : '\0';
+}
+
+/* A number in base 16, and the character behind it. */
+static uint64_t next_number(struct map_list *l)
+{
+    uint64_t value = 0;
+    for (char c = next_char(l); (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');) {
+        value = value << 4 | (uint64_t)(c <= '9' ? c - '0' : c - 'a' + 10);
+        c = next_char(l);
+    }
+    return value;
+}
+
+static void skip_field(struct map_list *l)
+{
+    for (char c = next_char(l); c && c != ' ';) c = next_char(l);
+}
+
+/* The rest of a line without the spaces before it; false: it does not begin with a '/'. */
+static bool next_path(struct map_list *l, char *path, size_t n_path)
+{
+    size_t n = 0;
+    char c = next_char(l);
+    while (c == ' ') c = next_char(l);
+    const bool is_file = c == '/';
+    for (; c && c != '\n'; c = next_char(l)) {
+        if (is_file && n < n_path) path[n++] = c;
+    }
+    if (is_file && n_path) path[n < n_path ? n : 0] = '\0';
+    return is_file;
+}
+
+bool os_mapped_file(const void *at, char *path, size_t n_path, uint64_t *byte)
+{
+    struct map_list l = {.fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC)};
+    const uint64_t address = (uintptr_t)at;
+    uint64_t first, end, offset;
+    bool is_file = false;
+    if (l.fd < 0) return false;
+    do { /* first-end rwxp offset device inode path */
+        first = next_number(&l);
+        end = next_number(&l);
+        skip_field(&l);
+        offset = next_number(&l);
+        skip_field(&l);
+        skip_field(&l);
+        const bool is_it = address >= first && address < end;
+        is_file = next_path(&l, path, is_it ? n_path : 0) && is_it;
+    } while (end && address >= end);
+    (void)close(l.fd);
+    if (is_file) *byte = offset + (address - first);
+    return is_file;
+}
+
 bool path_exists(const char *path)
 {
     return access(path, F_OK) == 0;

@@ -42,6 +42,13 @@ void file_map_prefetch(const void *data, size_t n);
  * back from the system when they are read all the same; accepts an empty map */
 void file_map_let_go(const struct file_map *m);
 
+/* os_mapped_file - the file whose bytes are mapped at an address, and which byte that is
+ *
+ *   path  [n_path], "" where it does not fit; as the system names it, a link followed
+ * Returns  false, path and byte untouched, where no file is mapped. Calls only what a signal
+ * handler may. */
+bool os_mapped_file(const void *at, char *path, size_t n_path, uint64_t *byte);
+
 /* path_exists, path_is_dir - false also when the path cannot be looked at */
 bool path_exists(const char *path);
 bool path_is_dir(const char *path);

@@ -118,6 +118,29 @@ static fathom_err write_shard(struct converting *x, const struct plan_shard *sha
     return FATHOM_OK;
 }
 
+/* Of a page that a file ends in, what was cut off reads as zeros. */
+static fathom_err check_source(const struct converting *x)
+{
+    const struct checkpoint *c = x->order->source;
+    for (size_t i = 0; i < checkpoint_n_shard(c); i++) {
+        const struct checkpoint_shard shard = checkpoint_shard(c, i);
+        char path[LIMIT_PATH_BYTES];
+        struct file_stamp now;
+        if (!shard.is_file) continue;
+        TRY(path_join(path, sizeof path, checkpoint_where(c), shard.name));
+        if (file_stamp_of(path, &now)) {
+            FAIL(x->d, FATHOM_EIO, "%s is gone since the conversion began", path);
+        }
+        if (now.size == shard.stamp.size && now.mtime_ns == shard.stamp.mtime_ns) continue;
+        FAIL(x->d, FATHOM_EFORMAT,
+             "%s was written to since the conversion began (%llu bytes, now %llu): remove the "
+             "folder %s and begin anew",
+             path, (unsigned long long)shard.stamp.size, (unsigned long long)now.size,
+             x->order->out);
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err make_shard(struct converting *x, const struct plan_shard *shard,
                              struct journal_sums *sums)
 {
@@ -136,6 +159,7 @@ static fathom_err make_shard(struct converting *x, const struct plan_shard *shar
     TRY(path_join(path, sizeof path, x->order->out, shard->name));
     TRY(new_file_begin(&f, path, x->d));
     fathom_err err = write_shard(x, shard, &f, sums);
+    if (!err) err = check_source(x);
     if (!err) err = new_file_end(&f, x->d);
     if (err) {
         new_file_drop(&f);

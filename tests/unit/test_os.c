@@ -197,6 +197,28 @@ static void a_thread_has_the_name_it_gave_itself(void **state)
     assert_string_equal(name, "a name that is ");
 }
 
+static void the_file_of_an_address_is_known(void **state)
+{
+    (void)state;
+    char path[64], found[64] = "none", few[8];
+    struct file_map m;
+    uint64_t byte = 7;
+    make_file(path, "hello", 5);
+    assert_int_equal(file_map_open(&m, path, NULL), FATHOM_OK);
+    assert_true(os_mapped_file((const char *)m.data + 3, found, sizeof found, &byte));
+    assert_string_equal(found, path);
+    assert_int_equal(byte, 3);
+    assert_true(os_mapped_file(m.data, few, sizeof few, &byte));
+    assert_string_equal(few, "");
+    byte = 7;
+    assert_false(os_mapped_file(&byte, found, sizeof found, &byte)); /* a stack */
+    assert_false(os_mapped_file((const void *)64, found, sizeof found, &byte));
+    assert_string_equal(found, path);
+    assert_int_equal(byte, 7);
+    file_map_close(&m);
+    (void)unlink(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -206,6 +228,7 @@ int main(void)
         cmocka_unit_test(what_may_be_written_is_known_before),
         cmocka_unit_test(a_file_is_replaced_where_its_folder_may_be_written),
         cmocka_unit_test(a_link_that_leads_nowhere_is_told),
+        cmocka_unit_test(the_file_of_an_address_is_known),
         cmocka_unit_test(names_of_others_stay_below_their_folder),
         cmocka_unit_test(paths_join_within_their_room),
         cmocka_unit_test(the_machine_has_processors_and_memory),

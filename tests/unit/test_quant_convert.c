@@ -1,14 +1,17 @@
 /* test_quant_convert.c - names of schemes and targets, sizes, and a conversion that runs out of
- * memory at any place */
+ * memory at any place, or whose source is cut */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
+#include "base/crash.h"
 #include "base/fail.h"
 #include "base/mem.h"
 #include "base/new_file.h"
@@ -17,6 +20,7 @@
 #include "checkpoint/checkpoint.h"
 #include "quantize/calibration.h"
 #include "quantize/convert.h"
+#include "support/death.h"
 #include "support/safetensors_write.h"
 
 #define PILOT FATHOM_SOURCE_DIR "/models/pilot"
@@ -178,6 +182,127 @@ static void rows_of_another_shape_are_refused(void **state)
     temp_dir_remove(dir);
 }
 
+/* ---- a source that is cut while it is read --------------------------------------------------- */
+
+struct cut {
+    char source[LIMIT_PATH_BYTES], out[LIMIT_PATH_BYTES];
+    char path[LIMIT_PATH_BYTES]; /* of the shard that is cut */
+    uint64_t left;               /* once so many bytes of the source are left to convert; */
+    off_t n;                     /* to so many bytes, below 0: so many less */
+    bool is_done;
+};
+
+static void cut_once(void *arg, const struct convert_progress *p)
+{
+    struct cut *c = arg;
+    struct file_stamp stamp;
+    if (c->is_done || p->total_bytes - p->done_bytes > c->left) return;
+    c->is_done = true;
+    assert_int_equal(file_stamp_of(c->path, &stamp), FATHOM_OK);
+    assert_int_equal(truncate(c->path, c->n < 0 ? (off_t)stamp.size + c->n : c->n), 0);
+}
+
+static fathom_err copy_file(void *arg, const char *name)
+{
+    const struct cut *c = arg;
+    char from[LIMIT_PATH_BYTES];
+    struct file_map m;
+    TRY(path_join(from, sizeof from, PILOT, name));
+    TRY(file_map_open(&m, from, NULL));
+    save_file(c->source, name, m.data, m.size);
+    file_map_close(&m);
+    return FATHOM_OK;
+}
+
+/* A copy of the pilot in a new folder, of which a shard is to be cut. */
+static void cut_begin(struct cut *c, char dir[LIMIT_PATH_BYTES], const char *shard, uint64_t left,
+                      off_t n)
+{
+    *c = (struct cut){.left = left, .n = n};
+    temp_dir_create(dir);
+    (void)snprintf(c->source, sizeof c->source, "%.4000s/source", dir);
+    (void)snprintf(c->out, sizeof c->out, "%.4000s/out", dir);
+    assert_int_equal(dir_each_file(PILOT, copy_file, c, NULL), FATHOM_OK);
+    assert_int_equal(path_join(c->path, sizeof c->path, c->source, shard), FATHOM_OK);
+}
+
+static fathom_err convert_cut(struct cut *c, fathom_diag *d)
+{
+    struct checkpoint *source = NULL;
+    struct model_config config;
+    struct convert_result result;
+    assert_int_equal(checkpoint_open(&source, c->source, d), FATHOM_OK);
+    assert_int_equal(model_config_load(&config, source, d), FATHOM_OK);
+    struct convert_order order = {.source = source,
+                                  .config = &config,
+                                  .out = c->out,
+                                  .targets = TARGET_EXPERTS,
+                                  .n_thread = 2,
+                                  .on_progress = cut_once,
+                                  .progress_arg = c};
+    assert_true(quant_scheme_of(&order.scheme, "w4a16", 128, "rtn"));
+    fathom_err err = convert_run(&result, &order, d);
+    checkpoint_close(source);
+    return err;
+}
+
+static void assert_names(const char *said, const struct cut *c, const char *what)
+{
+    char want[LIMIT_PATH_BYTES + 128];
+    (void)snprintf(want, sizeof want, "%s%s", c->path, what);
+    if (!strstr(said, want)) fail_msg("\"%s\" does not say \"%s\"", said, want);
+}
+
+static void a_source_cut_while_it_is_copied_is_named(void **state)
+{
+    (void)state;
+    char dir[LIMIT_PATH_BYTES];
+    struct cut c;
+    fathom_diag d = {{0}};
+    cut_begin(&c, dir, "model-00003-of-000003.safetensors", 2 << 20, 0);
+    assert_int_equal(convert_cut(&c, &d), FATHOM_EIO);
+    assert_names(d.text, &c, ": cannot be read at byte ");
+    temp_dir_remove(dir);
+}
+
+/* The end of a page that a file ends in reads as zeros once it is cut off. */
+static void a_source_that_lost_its_last_bytes_is_named(void **state)
+{
+    (void)state;
+    char dir[LIMIT_PATH_BYTES], made[LIMIT_PATH_BYTES];
+    struct cut c;
+    fathom_diag d = {{0}};
+    cut_begin(&c, dir, "model-00003-of-000003.safetensors", UINT64_MAX, -16);
+    assert_int_equal(convert_cut(&c, &d), FATHOM_EFORMAT);
+    assert_names(d.text, &c,
+                 " was written to since the conversion began (4194528 bytes, now 4194512): ");
+    assert_int_equal(path_join(made, sizeof made, c.out, "config.json"), FATHOM_OK);
+    assert_false(path_exists(made));
+    temp_dir_remove(dir);
+}
+
+static void convert_in_child(void *arg)
+{
+    fathom_diag d = {{0}};
+    crash_install("1.2.3");
+    _exit(10 + (int)convert_cut(arg, &d));
+}
+
+static void a_source_cut_while_it_is_quantized_is_named(void **state)
+{
+    (void)state;
+    char dir[LIMIT_PATH_BYTES], said[8192];
+    struct cut c;
+    cut_begin(&c, dir, "model-00002-of-000003.safetensors", 16 << 20, 8 << 20);
+    const int status = run_child(convert_in_child, &c, said, sizeof said);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 1);
+    assert_names(said, &c, ": cannot be read at byte ");
+    assert_non_null(strstr(said, ": the file was cut while it was read, or its disk fails\n"));
+    assert_null(strstr(said, "a fault of its own"));
+    temp_dir_remove(dir);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -185,6 +310,9 @@ int main(void)
         cmocka_unit_test(parts_have_the_sizes_of_their_shapes),
         cmocka_unit_test(running_out_of_memory_is_an_error),
         cmocka_unit_test(rows_of_another_shape_are_refused),
+        cmocka_unit_test(a_source_cut_while_it_is_copied_is_named),
+        cmocka_unit_test(a_source_that_lost_its_last_bytes_is_named),
+        cmocka_unit_test(a_source_cut_while_it_is_quantized_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
