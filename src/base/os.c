@@ -341,6 +341,31 @@ fathom_err os_make_dir(const char *path, fathom_diag *d)
     return FATHOM_OK;
 }
 
+fathom_err os_check_make_dir(const char *path, char *above, fathom_diag *d)
+{
+    struct stat st;
+    size_t n = strlen(path);
+    if (n == 0 || n >= LIMIT_PATH_BYTES) {
+        FAIL(d, FATHOM_EINVAL, "a path has %zu bytes, needed is 1 to %d", n, LIMIT_PATH_BYTES - 1);
+    }
+    memcpy(above, path, n + 1);
+    while (lstat(above, &st) != 0) {
+        if (errno != ENOENT && errno != ENOTDIR) {
+            FAIL(d, FATHOM_EIO, "%s: the directory cannot be made: %s", path, strerror(errno));
+        }
+        while (n > 0 && above[n - 1] == '/') n--;
+        while (n > 0 && above[n - 1] != '/') n--;
+        while (n > 0 && above[n - 1] == '/') n--;
+        if (n == 0) above[n++] = path[0] == '/' ? '/' : '.';
+        above[n] = '\0';
+    }
+    if (!path_is_dir(above)) {
+        FAIL(d, FATHOM_EIO, "%s: the directory cannot be made: %s is not a directory", path, above);
+    }
+    if (access(above, W_OK | X_OK) == 0) return FATHOM_OK;
+    FAIL(d, FATHOM_EIO, "%s: cannot be written to: %s: %s", path, above, strerror(errno));
+}
+
 fathom_err path_check_writable(const char *path, bool replaces, fathom_diag *d)
 {
     char dir[LIMIT_PATH_BYTES];

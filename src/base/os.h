@@ -86,6 +86,12 @@ void os_forbid_core_dumps(void);
  * Errors  EIO, with path and cause; EINVAL for a path that is too long. */
 fathom_err os_make_dir(const char *path, fathom_diag *d);
 
+/* os_check_make_dir - whether os_make_dir would do, and files could be made there; nothing is made
+ *
+ *   above  LIMIT_PATH_BYTES: the last folder on the way that is there, path itself maybe
+ * Errors  as os_make_dir. */
+fathom_err os_check_make_dir(const char *path, char *above, fathom_diag *d);
+
 /* path_check_writable - whether a file may be made, or written over, at a path; for what is written
  * at the end of something long
  *

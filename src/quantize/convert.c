@@ -286,12 +286,14 @@ static fathom_err write_config(struct converting *x)
 
 /* ---- the whole ------------------------------------------------------------------------------- */
 
+/* Of the folder, which is not there yet before a dry run. */
 static fathom_err check_room(struct converting *x)
 {
-    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES];
+    char a[SIZE_TEXT_BYTES], b[SIZE_TEXT_BYTES], there[LIMIT_PATH_BYTES];
     uint64_t room, need = 0;
     const json_t *done = json_object_get(x->journal.root, "done");
-    TRY(disk_free_bytes(x->order->out, &room, x->d));
+    TRY(os_check_make_dir(x->order->out, there, x->d));
+    TRY(disk_free_bytes(there, &room, x->d));
     for (size_t i = 0; i < x->plan.n_shard; i++) {
         const struct plan_shard *s = &x->plan.shards[i];
         if (!json_object_get(done, s->name)) need += s->header.len + s->data_bytes;
@@ -366,12 +368,12 @@ static fathom_err prepare(struct converting *x)
     x->progress.total_bytes = x->out->source_bytes;
     x->progress.n_quantized = x->plan.n_quantized;
     x->progress.n_layer = x->weights.n_layer + x->weights.n_mtp;
-    if (o->is_dry) return FATHOM_OK;
     json_t *order =
         journal_order(&x->plan, o->targets, o->source, o->calibration ? o->calibration->text : "");
-    TRY(journal_open(&x->journal, o->out, order, o->resumes, x->d));
+    TRY(journal_open(&x->journal, o->out, order, o->resumes, o->is_dry, x->d));
     if (x->journal.is_finished) return check_finished(x);
     TRY(check_room(x));
+    if (o->is_dry) return FATHOM_OK;
     TRY(thread_pool_create(&x->pool, n_thread, x->d));
     TRY(matrix_room_init(&x->room, &x->plan, x->pool, n_thread, x->d));
     return calibrate(x, n_thread);

@@ -171,12 +171,27 @@ static fathom_err go_on(struct journal *j, const struct looking *l, bool resumes
     return err;
 }
 
-fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool resumes,
-                        fathom_diag *d)
+/* What the folder holds; a conversion of its own is begun or gone on with. */
+static fathom_err enter(struct journal *j, bool resumes, bool is_dry, fathom_diag *d)
 {
     struct looking l = {0};
     char other[JOURNAL_NAME_BYTES];
-    fathom_err err;
+    fathom_err err = dir_lock(&j->lock, j->dir, d);
+    if (err == FATHOM_EBUSY) FAIL(d, err, "%s: another process converts into it", j->dir);
+    if (err) return err;
+    TRY(dir_each_file(j->dir, look, &l, d));
+    TRY(dir_other_name(j->dir, other, sizeof other, d));
+    if (other[0] && !l.has_state && !l.has_report) {
+        FAIL(d, FATHOM_EINVAL, "%s holds %s, needed is a folder that is empty or not there", j->dir,
+             other);
+    }
+    if (l.has_state || l.is_taken || l.has_report) return go_on(j, &l, resumes, d);
+    return is_dry ? FATHOM_OK : save(j, d);
+}
+
+fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool resumes,
+                        bool is_dry, fathom_diag *d)
+{
     *j = (struct journal){.dir = dir, .lock = -1};
     if (!order) return no_memory(d);
     j->root = json_pack("{s:o, s:{}}", "order", order, "done");
@@ -184,18 +199,8 @@ fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool 
     if (path_exists(dir) && !path_is_dir(dir)) {
         FAIL(d, FATHOM_EINVAL, "%s is a file, needed is a folder that is empty or not there", dir);
     }
-    TRY(os_make_dir(dir, d));
-    err = dir_lock(&j->lock, dir, d);
-    if (err == FATHOM_EBUSY) FAIL(d, err, "%s: another process converts into it", dir);
-    if (err) return err;
-    TRY(dir_each_file(dir, look, &l, d));
-    TRY(dir_other_name(dir, other, sizeof other, d));
-    if (other[0] && !l.has_state && !l.has_report) {
-        FAIL(d, FATHOM_EINVAL, "%s holds %s, needed is a folder that is empty or not there", dir,
-             other);
-    }
-    err = l.has_state || l.is_taken || l.has_report ? go_on(j, &l, resumes, d) : save(j, d);
-    return err;
+    if (!is_dry) TRY(os_make_dir(dir, d));
+    return path_is_dir(dir) ? enter(j, resumes, is_dry, d) : FATHOM_OK;
 }
 
 void journal_close(struct journal *j)

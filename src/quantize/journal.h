@@ -49,11 +49,12 @@ struct journal {
  *
  *   order    new reference, taken over: what was asked for, as journal_order makes it
  *   resumes  a conversion under way in dir is gone on with
+ *   is_dry   say what stands against it, and make nothing: dir is not made either
  * Errors  EINVAL: dir holds something else, a conversion under way without `resumes`, or one of
  *         another order; EBUSY: another process has it. Names what to do. EIO, ELIMIT, EFORMAT,
  *         ENOMEM. */
 fathom_err journal_open(struct journal *j, const char *dir, json_t *order, bool resumes,
-                        fathom_diag *d);
+                        bool is_dry, fathom_diag *d);
 void journal_close(struct journal *j); /* accepts a zeroed one */
 
 /* journal_order - scheme, targets and the source's identity; NULL: out of memory */

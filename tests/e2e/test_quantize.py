@@ -268,6 +268,45 @@ class Quantize(unittest.TestCase):
         self.assertIn("384 of 474", said)
         self.assertFalse(os.path.exists(self.path("out")))
 
+    def test_a_dry_run_sees_what_stands_against_the_target(self):
+        dry = ("--dry-run",)
+        file, out = self.path("file"), self.path("out")
+        open(file, "w", encoding="utf-8").close()
+        self.refused("is a file, needed is a folder", "pilot", file, *dry)
+        self.refused("file/deep/out: the directory cannot be made: ", "pilot", file + "/deep/out",
+                     *dry)
+        run("quantize", "pilot", self.path("a/b"), *dry)
+        self.assertFalse(os.path.exists(self.path("a")))
+        os.mkdir(out)
+        with open(os.path.join(out, "letter.txt"), "w", encoding="utf-8") as f:
+            f.write("dear")
+        self.refused("holds files that are no conversion's", "pilot", out, *dry)
+        os.unlink(os.path.join(out, "letter.txt"))
+        run("quantize", "pilot", out, "--method", "rtn")
+        before = contents(out)
+        self.refused("holds a conversion: --resume goes on", "pilot", out, "--method", "rtn", *dry)
+        self.refused("begun with other options", "pilot", out, "--resume", *dry)
+        said, _ = run("quantize", "pilot", out, "--method", "rtn", "--resume", *dry)
+        self.assertIn("every file was there already", said)
+        self.assertEqual(contents(out), before)
+
+    def test_a_dry_run_sees_that_the_disk_has_no_room(self):
+        """A source of more bytes than are free: its file has a hole."""
+        source, free = self.narrow(), os.statvfs(self.temp.name)
+        path = os.path.join(source, "model.safetensors")
+        _, header = header_of(path)
+        end = max(e["data_offsets"][1] for e in header.values())
+        more = (free.f_bavail * free.f_frsize + (1 << 30)) // 4096 * 4096
+        header["more"] = {"dtype": "F32", "shape": [more // 4096, 1024],
+                          "data_offsets": [end, end + more]}
+        text = json.dumps(header).encode()
+        with open(path, "wb") as f:
+            f.write(struct.pack("<Q", len(text)) + text)
+            f.truncate(8 + len(text) + end + more)
+        self.refused("the disk has room for ", source, self.path("out"), "--group", "32",
+                     "--dry-run")
+        self.assertFalse(os.path.exists(self.path("out")))
+
     # ---- breaks ----
 
     def test_a_kill_at_any_moment_is_gone_on_with(self):

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/json.h"
+#include "base/limits.h"
 #include "base/os.h"
 
 /* A file of n bytes in a new directory; the caller removes both. */
@@ -105,18 +106,65 @@ static void what_may_be_written_is_known_before(void **state)
 }
 
 /* Of a user who is not root, who may write everywhere. */
-static bool may_write_as_nobody(const char *path, bool replaces)
+static bool as_nobody(bool (*may)(const char *path), const char *path)
 {
     int status = 0;
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         if (geteuid() == 0 && setuid(65534) != 0) _exit(2);
-        _exit(path_check_writable(path, replaces, NULL) == FATHOM_OK ? 0 : 1);
+        _exit(may(path) ? 0 : 1);
     }
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) < 2);
     return WEXITSTATUS(status) == 0;
+}
+
+static bool may_write(const char *path)
+{
+    return path_check_writable(path, false, NULL) == FATHOM_OK;
+}
+
+static bool may_replace(const char *path)
+{
+    return path_check_writable(path, true, NULL) == FATHOM_OK;
+}
+
+static bool may_make_dir(const char *path)
+{
+    char above[LIMIT_PATH_BYTES];
+    return os_check_make_dir(path, above, NULL) == FATHOM_OK;
+}
+
+static void a_folder_that_can_be_made_is_known_before(void **state)
+{
+    (void)state;
+    char above[LIMIT_PATH_BYTES];
+    static const char *const good[][2] = {
+        {"/tmp", "/tmp"},         {"/tmp/", "/tmp/"},      {"/tmp/test_os_none//in", "/tmp"},
+        {"test_os_none/in", "."}, {"/test_os_none/", "/"}, {"test_os_none", "."}};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        fathom_diag d = {{0}};
+        if (os_check_make_dir(good[i][0], above, &d)) fail_msg("%s", d.text);
+        assert_string_equal(above, good[i][1]);
+    }
+    fathom_diag d = {{0}};
+    assert_int_equal(os_check_make_dir("/dev/null/a/b", above, &d), FATHOM_EIO);
+    assert_string_equal(d.text, "/dev/null/a/b: the directory cannot be made: /dev/null is not a "
+                                "directory");
+    assert_int_equal(os_check_make_dir("", above, NULL), FATHOM_EINVAL);
+    char link[] = "/tmp/test_os_XXXXXX";
+    assert_non_null(mkdtemp(link));
+    assert_int_equal(rmdir(link), 0);
+    assert_int_equal(symlink("nowhere", link), 0);
+    assert_int_equal(os_check_make_dir(link, above, NULL), FATHOM_EIO);
+    assert_int_equal(unlink(link), 0);
+    assert_int_equal(mkdir(link, 0555), 0);
+    assert_false(as_nobody(may_make_dir, link));
+    char below[64];
+    (void)snprintf(below, sizeof below, "%s/a/b", link);
+    assert_false(as_nobody(may_make_dir, below));
+    (void)rmdir(link);
 }
 
 static void a_file_is_replaced_where_its_folder_may_be_written(void **state)
@@ -128,11 +176,11 @@ static void a_file_is_replaced_where_its_folder_may_be_written(void **state)
     (void)snprintf(link, sizeof link, "%s/link", dir);
     const int fd = open(path, O_WRONLY | O_CREAT, 0666);
     assert_true(fd >= 0 && fchmod(fd, 0666) == 0 && close(fd) == 0 && chmod(dir, 0555) == 0);
-    assert_true(may_write_as_nobody(path, false));
-    assert_false(may_write_as_nobody(path, true));
-    assert_true(symlink("file", link) == 0 && may_write_as_nobody(link, true));
+    assert_true(as_nobody(may_write, path));
+    assert_false(as_nobody(may_replace, path));
+    assert_true(symlink("file", link) == 0 && as_nobody(may_replace, link));
     assert_int_equal(chmod(dir, 0777), 0);
-    assert_true(may_write_as_nobody(path, true));
+    assert_true(as_nobody(may_replace, path));
     assert_true(unlink(path) == 0 && unlink(link) == 0 && rmdir(dir) == 0);
 }
 
@@ -226,6 +274,7 @@ int main(void)
         cmocka_unit_test(an_empty_file_maps_to_nothing),
         cmocka_unit_test(what_cannot_be_mapped_is_named),
         cmocka_unit_test(what_may_be_written_is_known_before),
+        cmocka_unit_test(a_folder_that_can_be_made_is_known_before),
         cmocka_unit_test(a_file_is_replaced_where_its_folder_may_be_written),
         cmocka_unit_test(a_link_that_leads_nowhere_is_told),
         cmocka_unit_test(the_file_of_an_address_is_known),
