@@ -69,7 +69,12 @@ static void print_result(const struct convert_result *r, const struct settings *
     print_row("matrices", "%zu of %zu", r->n_quantized, r->n_matrix);
     print_row("size", "%s of %s", size_text(a, r->out_bytes), size_text(b, r->source_bytes));
     print_row("memory", "%s besides the mapped source", size_text(c, r->held_bytes));
-    if (r->was_finished) printf("every file was there already\n");
+    if (r->was_finished && r->n_anew) {
+        printf("%zu of its files %s gone: %s anew, the others were there already\n", r->n_anew,
+               r->n_anew == 1 ? "was" : "were", s->quantize_dry_run ? "to be written" : "written");
+    } else if (r->was_finished) {
+        printf("every file was there already\n");
+    }
     if (!s->quantize_dry_run && !r->was_finished) print_targets(r);
 }
 

@@ -172,10 +172,34 @@ static fathom_err make_shard(struct converting *x, const struct plan_shard *shar
 
 /* ---- other files ----------------------------------------------------------------------------- */
 
+/* A file of a conversion that was finished still holds these bytes; ENOTFOUND: it is gone. */
+static fathom_err check_bytes(const struct converting *x, const char *path, const void *bytes,
+                              size_t n)
+{
+    struct file_map m;
+    fathom_diag why = {{0}};
+    fathom_err err = file_map_open(&m, path, &why);
+    if (err == FATHOM_ENOTFOUND) return err;
+    if (err) FAIL(x->d, err, "%s", why.text);
+    const bool is_same = m.size == n && (n == 0 || memcmp(m.data, bytes, n) == 0);
+    file_map_close(&m);
+    if (is_same) return FATHOM_OK;
+    FAIL(x->d, FATHOM_EFORMAT,
+         "%s is not what this conversion writes: it, or its file in %s, was changed since; remove "
+         "it, and --resume writes it anew",
+         path, checkpoint_where(x->order->source));
+}
+
 static fathom_err save(struct converting *x, const char *name, const void *bytes, size_t n)
 {
     char path[LIMIT_PATH_BYTES];
     TRY(path_join(path, sizeof path, x->order->out, name));
+    if (x->journal.is_finished) {
+        fathom_err err = check_bytes(x, path, bytes, n);
+        if (err != FATHOM_ENOTFOUND) return err;
+        x->out->n_anew++;
+        if (x->order->is_dry) return FATHOM_OK;
+    }
     return new_file_save(path, bytes, n, x->d);
 }
 
@@ -303,30 +327,25 @@ static fathom_err check_room(struct converting *x)
          size_text(a, room), size_text(b, need));
 }
 
-/* A file of a conversion that was finished is still there; n: its bytes, 0: any. */
-static fathom_err check_there(const struct converting *x, const char *name, uint64_t n)
+/* Shards of a conversion that was finished are still there, by their size; of the others, what is
+ * gone is written anew. */
+static fathom_err check_finished(struct converting *x)
 {
-    char path[LIMIT_PATH_BYTES];
-    struct file_stamp stamp;
-    TRY(path_join(path, sizeof path, x->order->out, name));
-    const bool is_gone = file_stamp_of(path, &stamp) != FATHOM_OK;
-    if (is_gone || (n && stamp.size != n)) {
+    for (size_t i = 0; i < x->plan.n_shard; i++) {
+        const struct plan_shard *s = &x->plan.shards[i];
+        char path[LIMIT_PATH_BYTES];
+        struct file_stamp stamp;
+        TRY(path_join(path, sizeof path, x->order->out, s->name));
+        const bool is_gone = file_stamp_of(path, &stamp) != FATHOM_OK;
+        if (!is_gone && stamp.size == s->header.len + s->data_bytes) continue;
         FAIL(x->d, FATHOM_EFORMAT,
              "%s %s since the conversion was finished: remove the folder %s and "
              "begin anew",
              path, is_gone ? "is gone" : "has changed its size", x->order->out);
     }
-    return FATHOM_OK;
-}
-
-static fathom_err check_finished(const struct converting *x)
-{
-    for (size_t i = 0; i < x->plan.n_shard; i++) {
-        const struct plan_shard *s = &x->plan.shards[i];
-        TRY(check_there(x, s->name, s->header.len + s->data_bytes));
-    }
-    if (has_index(&x->plan)) TRY(check_there(x, INDEX_FILE, 0));
-    return check_there(x, "config.json", 0);
+    TRY(copy_side_files(x));
+    TRY(write_index(x));
+    return write_config(x);
 }
 
 static bool is_all_done(const struct converting *x)

@@ -50,7 +50,8 @@ struct convert_result {
     uint64_t source_bytes, out_bytes;
     uint64_t held_bytes; /* memory besides the mapped files */
     size_t n_quantized, n_matrix;
-    bool was_finished;                         /* nothing was left to do */
+    bool was_finished; /* no shard was left to do */
+    size_t n_anew;     /* of a finished one, files that were gone; written anew but in a dry run */
     struct journal_sums sums[JOURNAL_TARGETS]; /* by bit of enum quant_target */
 };
 

@@ -427,12 +427,10 @@ class Quantize(unittest.TestCase):
         self.refused("holds link, needed is a folder that is empty", "pilot", out, "--resume")
         self.assertEqual(os.listdir(out), ["link"])
 
-    def test_a_finished_one_that_lacks_a_file_is_not_whole(self):
-        out = self.path("out")
+    def test_a_finished_one_that_lacks_a_shard_is_not_whole(self):
+        out, name = self.path("out"), "model-00002-of-000003.safetensors"
         run("quantize", "pilot", out)
-        for name, size in (("model-00002-of-000003.safetensors", 1000),
-                           ("model-00002-of-000003.safetensors", None),
-                           ("model.safetensors.index.json", None), ("config.json", None)):
+        for size in (1000, None):
             path = os.path.join(out, name)
             os.rename(path, self.path("kept"))
             if size:
@@ -443,6 +441,31 @@ class Quantize(unittest.TestCase):
                          "pilot", out, "--resume")
             os.rename(self.path("kept"), path)
         self.assertIn("every file was there already", run("quantize", "pilot", out, "--resume")[0])
+
+    def test_other_files_of_a_finished_one_are_mended(self):
+        """What is gone is written anew; what differs is somebody's, and stays."""
+        out = self.path("out")
+        run("quantize", PILOT, out)
+        whole = contents(out)
+        again = ("quantize", PILOT, out, "--resume")
+        names = ("tokenizer.json", "config.json", "model.safetensors.index.json")
+        for name in names:
+            os.unlink(os.path.join(out, name))
+        self.assertIn("3 of its files were gone: to be written anew", run(*again, "--dry-run")[0])
+        self.assertFalse(os.path.exists(os.path.join(out, names[0])))
+        self.assertIn("3 of its files were gone: written anew", run(*again)[0])
+        self.assertEqual(contents(out), whole)
+        self.assertIn("every file was there already", run(*again)[0])
+        for name in ("tokenizer_config.json", *names):
+            path = os.path.join(out, name)
+            with open(path, "r+b") as f:
+                f.write(b" ")
+            changed = contents(out)
+            self.refused(f"{name} is not what this conversion writes", *again[1:])
+            self.assertEqual(contents(out), changed)
+            os.unlink(path)
+            self.assertIn("1 of its files was gone: written anew", run(*again)[0])
+            self.assertEqual(contents(out), whole)
 
     def test_what_is_said_stands_in_no_file(self):
         """Descriptors of streams that are closed are the first that files would get."""
