@@ -32,6 +32,7 @@ struct environment {
     const char *api_key;   /* of a server under test: $OPENAI_API_KEY, $FATHOM_API_KEY,
                             $VLLM_API_KEY; NULL: none */
     const char *hub_token; /* $HF_TOKEN, $HUGGING_FACE_HUB_TOKEN; NULL: none */
+    const char *hub_token_path;          /* $HF_TOKEN_PATH; NULL: token in hf_home */
     char hub_endpoint[LIMIT_PATH_BYTES]; /* $HF_ENDPOINT, or of ModelScope; "": the hub's own */
     bool modelscope;                     /* $VLLM_USE_MODELSCOPE */
     struct launcher launcher;            /* of several hosts */

@@ -33,22 +33,37 @@ static void tell_progress(void *arg, uint64_t done_bytes, uint64_t total_bytes)
     progress_tell(&p->progress, done_bytes, total_bytes);
 }
 
-/* The key that `hf auth login` keeps, where the environment has none. */
+static const char *pull_without(const char *path, const char *why)
+{
+    fprintf(stderr, "fathom: %s%sthe hub is asked without a key\n", path, why);
+    return NULL;
+}
+
+/* The key that `hf auth login` keeps, where the environment has none. A file that is there and
+ * gives none is told. */
 static const char *find_token(char out[TOKEN_BYTES], const struct environment *e)
 {
     char path[LIMIT_PATH_BYTES];
     struct file_map map;
+    fathom_diag why = {{0}};
     if (e->hub_token) return e->hub_token;
-    if (path_join(path, sizeof path, e->hf_home, "token") || file_map_open(&map, path, NULL)) {
+    if (e->hub_token_path) {
+        (void)snprintf(path, sizeof path, "%s", e->hub_token_path);
+    } else if (!e->hf_home[0] || path_join(path, sizeof path, e->hf_home, "token")) {
         return NULL;
     }
-    size_t n = 0;
-    const char *text = map.data;
+    const fathom_err err = file_map_open(&map, path, &why);
+    if (err == FATHOM_ENOTFOUND && !e->hub_token_path) return NULL;
+    if (err) return pull_without(why.text, "; ");
+    const char *text = map.size ? map.data : "";
+    size_t n = 0, end;
     while (n < map.size && n + 1 < TOKEN_BYTES && text[n] > ' ' && text[n] <= '~') n++;
-    if (n) memcpy(out, text, n);
+    for (end = n; end < map.size && strchr(" \t\r\n", text[end]) && text[end];) end++;
+    const bool is_key = n > 0 && end == map.size;
+    if (is_key) memcpy(out, text, n);
     out[n] = '\0';
     file_map_close(&map);
-    return n ? out : NULL;
+    return is_key ? out : pull_without(path, ": is not a line with a key; ");
 }
 
 fathom_err cmd_pull(const struct invocation *v, fathom_diag *d)

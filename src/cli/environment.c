@@ -84,6 +84,7 @@ static void read_hub(struct environment *e)
     const char *domain = variable("MODELSCOPE_DOMAIN");
     e->hub_token = variable("HF_TOKEN");
     if (!e->hub_token) e->hub_token = variable("HUGGING_FACE_HUB_TOKEN");
+    e->hub_token_path = variable("HF_TOKEN_PATH");
     e->modelscope =
         modelscope && (strcasecmp(modelscope, "true") == 0 || strcmp(modelscope, "1") == 0);
     if (e->modelscope && domain) {

@@ -25,6 +25,7 @@ const struct environment_row environment_table[] = {
     {"CUDA_VISIBLE_DEVICES", true, "which GPUs there are: the driver reads it"},
     {"HF_TOKEN", true, "the key of `fathom pull`; without it, what `hf auth login` has kept"},
     {"HUGGING_FACE_HUB_TOKEN", true, "the same"},
+    {"HF_TOKEN_PATH", true, "the file of that key; without it, token in HF_HOME"},
     {"HF_ENDPOINT", true, "the hub of `fathom pull`, such as a mirror"},
     {"VLLM_USE_MODELSCOPE", true, "`fathom pull` asks ModelScope"},
     {"MODELSCOPE_DOMAIN", true, "of ModelScope's interface, for `fathom pull`"},

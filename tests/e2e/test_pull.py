@@ -221,6 +221,36 @@ class Pull(unittest.TestCase):
         self.pull()
         self.check_whole()
 
+    def test_the_file_of_the_key_may_lie_elsewhere(self):
+        self.hub.token = "other"
+        path = os.path.join(self.home, "elsewhere")
+        with open(path, "w", encoding="ascii") as f:
+            f.write("other")
+        self.pull(HF_TOKEN_PATH=path)
+        self.check_whole()
+
+    def test_a_file_of_a_key_that_gives_none_is_told(self):
+        path = os.path.join(self.home, "token")
+        os.symlink(path, path)
+        self.told(path + ": cannot be opened: Too many levels of symbolic links; the hub is asked "
+                  "without a key")
+        os.unlink(path)
+        for text in "", "\n", "two keys\n", "k" * 600, "k\0":
+            with open(path, "w", encoding="ascii") as f:
+                f.write(text)
+            self.told(path + ": is not a line with a key; the hub is asked without a key")
+        os.unlink(path)
+        self.told("")
+        path = os.path.join(self.home, "nowhere")
+        self.told(path + ": cannot be opened: No such file or directory; the hub is asked without "
+                  "a key", HF_TOKEN_PATH=path)
+        self.assertEqual({a for _, _, a in self.hub.asked}, {None})
+
+    def told(self, line, **env):
+        done = subprocess.run([FATHOM, "pull", "org/name"], capture_output=True, text=True,
+                              timeout=HANG_S, env={**self.env, **env}, check=True)
+        self.assertEqual(done.stderr, f"fathom: {line}\n" if line else "")
+
     def test_the_cache_may_lie_elsewhere(self):
         for flags, env in ((("--download-dir", self.at("..", "a")), {}),
                            ((), {"HF_HUB_CACHE": self.at("..", "b")})):
