@@ -72,6 +72,9 @@ fathom_err model_source_find(struct model_source *m, const struct settings *s,
                              const struct environment *e, fathom_diag *d);
 void model_source_close(struct model_source *m);
 
+/* settings_want_dummy - whether weights are made up: --load-format dummy */
+bool settings_want_dummy(const struct settings *s);
+
 /* model_source_open - its files; the caller closes the checkpoint. EINVAL for a config alone. With
  * --load-format dummy the weights are not looked at and need not be there. */
 fathom_err model_source_open(struct checkpoint **out, const struct model_source *m,

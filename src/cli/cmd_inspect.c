@@ -170,35 +170,48 @@ static bool print_text(const struct invocation *v)
 }
 
 /* Whether it can be served by any backend. */
-static bool print_refusal(const struct model_config *config, struct checkpoint *c)
+static bool print_refusal(const struct model_config *config, struct checkpoint *c, bool is_dummy)
 {
     fathom_diag refused = {{0}};
     struct generation_config generation;
     const struct weight_use use = {.backend_name = "cpu", .parallel = parallel_one()};
     fathom_err err = model_config_check_quant(config, &refused);
-    if (!err) err = weights_check_served(c, config, &use, &refused);
+    if (!err) err = weights_check_served(is_dummy ? NULL : c, config, &use, &refused);
     if (!err) err = generation_config_load(&generation, c, config->n_vocab, &refused);
     if (err) print_row("refused", "%s", refused.text);
     return !err;
+}
+
+/* What there is of weights. *fine as in print_state. */
+static fathom_err print_weights(bool *fine, const struct invocation *v,
+                                const struct model_config *config, const struct checkpoint *c)
+{
+    print_forms(config, c);
+    print_dtypes(c);
+    if (v->settings->tensors) print_tensors(c);
+    return print_state(fine, config, c);
 }
 
 fathom_err cmd_inspect(const struct invocation *v, fathom_diag *d)
 {
     struct checkpoint *c = NULL;
     struct model_config config;
-    bool is_whole = false;
+    const bool is_dummy = settings_want_dummy(v->settings);
+    bool is_whole = is_dummy;
     fathom_err err;
     TRY_GOTO(model_source_open(&c, v->model, v->settings, d), done);
     TRY_GOTO(model_config_load(&config, c, d), done);
-    print_row("checkpoint", "%s: %zu shards, %zu tensors", checkpoint_where(c),
-              checkpoint_n_shard(c), checkpoint_n_tensor(c));
+    if (is_dummy) {
+        print_row("checkpoint", "%s: weights are made up (--load-format dummy), none are looked at",
+                  checkpoint_where(c));
+    } else {
+        print_row("checkpoint", "%s: %zu shards, %zu tensors", checkpoint_where(c),
+                  checkpoint_n_shard(c), checkpoint_n_tensor(c));
+    }
     print_config(&config);
-    const bool has_text = print_text(v), is_taken = print_refusal(&config, c);
+    const bool has_text = print_text(v), is_taken = print_refusal(&config, c, is_dummy);
     print_kinds(&config, c);
-    print_forms(&config, c);
-    print_dtypes(c);
-    if (v->settings->tensors) print_tensors(c);
-    TRY_GOTO(print_state(&is_whole, &config, c), done);
+    if (!is_dummy) TRY_GOTO(print_weights(&is_whole, v, &config, c), done);
     if (!has_text || !is_taken || !is_whole) *v->status = STATUS_BAD;
 done:
     checkpoint_close(c);

@@ -75,7 +75,7 @@ void model_source_close(struct model_source *m)
     memset(m, 0, sizeof *m);
 }
 
-static bool wants_dummy(const struct settings *s)
+bool settings_want_dummy(const struct settings *s)
 {
     return strcmp(s->load_format, "dummy") == 0;
 }
@@ -103,7 +103,7 @@ fathom_err model_source_open(struct checkpoint **out, const struct model_source 
     if (m->is_config) {
         FAIL(d, FATHOM_EINVAL, "%s is a file, needed is the directory of a checkpoint", m->name);
     }
-    if (wants_dummy(s)) return model_source_open_files(out, m, s, d);
+    if (settings_want_dummy(s)) return model_source_open_files(out, m, s, d);
     TRY(m->bundle ? checkpoint_open_bundle(out, m->bundle, d) : checkpoint_open(out, m->dir, d));
     return override_or_close(out, s, d);
 }
@@ -175,7 +175,7 @@ void engine_options(fathom_options *out, const struct settings *s, const struct 
         .offload_dir = s->kv_offload_dir,
         .offload_dir_bytes = (uint64_t)s->kv_offload_dir_size,
         .transfer = s->transfer.is_set ? &s->transfer.options : NULL,
-        .dummy = wants_dummy(s),
+        .dummy = settings_want_dummy(s),
         .quantize_fp8 = s->quantization && quant_method_of(s->quantization) == QUANT_FP8,
         .quantization = s->quantization,
         .world = (uint32_t)s->tensor_parallel_size,

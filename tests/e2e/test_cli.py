@@ -265,6 +265,28 @@ class Cli(unittest.TestCase):
         self.assertIn("model.embed_tokens.weight", out)
         self.assertIn("every tensor that the model needs is there", out)
 
+    def test_inspect_judges_made_up_weights_as_a_server_does(self):
+        with tempfile.TemporaryDirectory() as folder:
+            dummy = (folder, "--load-format", "dummy")
+            shutil.copy(os.path.join(PILOT, "config.json"), folder)
+            for command in ("inspect",), ("serve", "--dry-run"):
+                self.assertIn("tokenizer.json is missing",
+                              "".join(run(*command, *dummy, status=1)), command)
+            shutil.copy(os.path.join(PILOT, "tokenizer.json"), folder)
+            out, _ = run("inspect", *dummy, "--tensors")
+            self.assertIn("weights are made up (--load-format dummy), none are looked at", out)
+            self.assertIn("total                     25.4 MB", out)
+            self.assertNotIn("missing", out)
+            run("serve", "--dry-run", *dummy)
+            with open(os.path.join(folder, "config.json"), "r+", encoding="utf-8") as f:
+                config = json.load(f)
+                config["quantization_config"] = {"quant_method": "hqq"}
+                f.seek(0)
+                json.dump(config, f)
+                f.truncate()
+            for command in ("inspect",), ("serve", "--dry-run"):
+                self.assertIn('"hqq" is not read', "".join(run(*command, *dummy, status=1)))
+
     def test_what_cannot_be_served_is_a_failure(self):
         with open(os.path.join(PILOT, "config.json"), encoding="utf-8") as f:
             config = json.load(f)
