@@ -353,6 +353,31 @@ static void streams_of_several_are_numbered(void **state)
     json_decref(e.all);
 }
 
+static void prompts_may_have_ids_of_their_own(void **state)
+{
+    (void)state;
+    generate(NULL, "\"rid\":[\"x\"],\"text\":\"a\"", 200, "\"meta_info\":{\"id\":\"x\",");
+    generate(NULL, "\"text\":[\"a\"],\"rid\":[\"x\"]", 200, "\"meta_info\":{\"id\":\"x\",");
+    json_t *a = generate_json(NULL, "\"rid\":[\"x\",\"no id\",\"x\"],\"text\":[\"a\",\"b\",\"c\"]");
+    assert_json(meta(json_array_get(a, 0), "id"), "\"x\"");
+    assert_json(meta(json_array_get(a, 2), "id"), "\"x\"");
+    const char *own = json_string_value(meta(json_array_get(a, 1), "id"));
+    assert_true(own && strlen(own) == 34 && strcmp(own + 32, "_1") == 0);
+    json_decref(a);
+    a = generate_json(NULL, "\"text\":[\"a\",\"b\"],\"rid\":[\"x\",\"y\"]" PARAMS("\"n\":2"));
+    static const char *const ids[] = {"\"x_0\"", "\"x_1\"", "\"y_0\"", "\"y_1\""};
+    for (size_t i = 0; i < 4; i++) assert_json(meta(json_array_get(a, i), "id"), ids[i]);
+    json_decref(a);
+    struct events e;
+    read_events(&e, NULL, "\"text\":[\"a\",\"b\"],\"stream\":true,\"rid\":[\"x\",\"y\"]");
+    for (size_t i = 0; i < json_array_size(e.all); i++) {
+        const json_t *event = json_array_get(e.all, i);
+        const bool is_second = json_integer_value(json_object_get(event, "index")) == 1;
+        assert_json(meta(event, "id"), is_second ? "\"y\"" : "\"x\"");
+    }
+    json_decref(e.all);
+}
+
 static void a_stream_may_be_of_pieces(void **state)
 {
     (void)state;
@@ -442,6 +467,12 @@ static void what_is_wrong_is_said_in_a_line(void **state)
          "n is 2 for prompt 1 and 1 for prompt 0, needed is the same for all"},
         {"\"text\":[\"a\",\"b\"],\"sampling_params\":[{},{},{}]",
          "sampling_params has 3 values, needed is one, or one for each of 2 prompts"},
+        {"\"text\":[\"a\",\"b\"],\"rid\":[\"x\"]",
+         "rid has 1 ids, needed is one for each of 2 prompts"},
+        {"\"text\":\"a\",\"rid\":[]", "rid has 0 ids, needed is one for each of 1 prompts"},
+        {"\"text\":[\"a\",\"b\"],\"rid\":[\"x\",5]",
+         "prompt 1: rid is an integer, needed is a string"},
+        {"\"text\":\"a\",\"rid\":5", "rid is an integer, needed is a string"},
         {"\"text\":\"a\",\"top_logprobs_num\":[1,2]",
          "needed is one, or one for each of 1 prompts"},
         {"\"text\":[\"a\",\"b\"],\"sampling_params\":[]",
@@ -484,11 +515,12 @@ static void what_changes_nothing_is_passed_over(void **state)
     assert_false(http_reply_header(&r, "warnings", value, sizeof value));
     assert_reply(&r, 200, "");
     ask(&c, &r, "POST", GENERATE, "",
-        "{\"text\":[\"a\"],\"rid\":[\"x\"],\"wat\":1,\"sampling_params\":{\"max_new_token\":3}}");
+        "{\"text\":[\"a\"],\"rid\":[\"x y\"],\"wat\":1,\"sampling_params\":{\"max_new_token\":3}}");
     assert_true(http_reply_header(&r, "warnings", value, sizeof value));
-    assert_string_equal(value, "rid is an array, so the answers have ids of their own; wat is no "
-                               "field of /generate; sampling_params.max_new_token is no field of "
-                               "/generate, did you mean max_new_tokens?");
+    assert_string_equal(value, "wat is no field of /generate; rid is no id of 1 to 64 letters, "
+                               "digits or characters of -_.:, so the answer has its own; "
+                               "sampling_params.max_new_token is no field of /generate, did you "
+                               "mean max_new_tokens?");
     assert_reply(&r, 200, "");
     ask(&c, &r, "POST", GENERATE, "",
         "{\"text\":[\"a\",\"b\",\"c\"],\"wat\":1,\"sampling_params\":[{},{\"wit\":1},{\"wit\":1}]"
@@ -628,6 +660,7 @@ int main(void)
         cmocka_unit_test(a_stream_tells_from_its_start_what_was_cached),
         cmocka_unit_test(a_stop_string_ends_a_stream_at_once),
         cmocka_unit_test(streams_of_several_are_numbered),
+        cmocka_unit_test(prompts_may_have_ids_of_their_own),
         cmocka_unit_test(a_stream_may_be_of_pieces),
         cmocka_unit_test(a_silent_stream_has_empty_lines),
         cmocka_unit_test(a_slow_reader_misses_events_and_no_text),

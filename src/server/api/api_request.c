@@ -38,6 +38,7 @@ void api_request_free(struct api_request *r)
     for (size_t i = 0; i < r->n_bad_word; i++) mem_free(r->bad_words[i]);
     mem_free(r->allowed_ids);
     mem_free(r->resume);
+    mem_free(r->ids);
     mem_free(r->model);
     answer_rule_free(&r->rule);
     if (r->responses) {

@@ -71,6 +71,11 @@ struct api_prompt {
     size_t n_id;
 };
 
+/* What a client calls a request; "": not given. */
+struct api_id {
+    char text[LIMIT_REQUEST_ID_BYTES + 1];
+};
+
 /* Not given: temperature, top_p, min_p and repetition_penalty are negative, top_k is
  * API_TOP_K_UNSET, max_tokens is -1. */
 enum { API_TOP_K_UNSET = -2 };
@@ -135,6 +140,7 @@ struct api_request {
         *each;            /* sglang; owned; [n_prompt] what each prompt has for itself instead of
                                * this one: rule, sampling and what ends it, log-probabilities;
                                * NULL: nothing */
+    struct api_id *ids;   /* sglang; owned; [n_prompt] what prompts are called; NULL: no list */
     bool has_prompt_list; /* they came as a list, if of one */
     bool echo;
     bool add_special_tokens;

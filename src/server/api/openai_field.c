@@ -143,7 +143,8 @@ static fathom_err read_truncation_side(struct field_context *x, const struct fie
                          "truncation_side is \"%.40s\", needed is left or right", s);
 }
 
-fathom_err field_request_id(struct field_context *x, const struct field *f, json_t *v)
+fathom_err field_id(struct field_context *x, const struct field *f, json_t *v,
+                    char out[LIMIT_REQUEST_ID_BYTES + 1])
 {
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
     const char *s = json_string_value(v);
@@ -159,8 +160,13 @@ fathom_err field_request_id(struct field_context *x, const struct field *f, json
                              "characters of -_.:",
                              f->name, s, LIMIT_REQUEST_ID_BYTES);
     }
-    (void)snprintf(x->r->request_id, sizeof x->r->request_id, "%s", s);
+    memcpy(out, s, strlen(s) + 1);
     return FATHOM_OK;
+}
+
+fathom_err field_request_id(struct field_context *x, const struct field *f, json_t *v)
+{
+    return field_id(x, f, v, x->r->request_id);
 }
 
 /* Proxies put kv_transfer_params there. */

@@ -127,6 +127,11 @@ fathom_err field_flag_in(struct field_context *x, const char *parent, const json
 fathom_err field_take_unknown(struct field_context *x, const char *parent, const char *key,
                               const json_t *v);
 
+/* field_id - what a client calls a request, into out; a text that is no id is passed over with a
+ * warning (strict: refused), out stays */
+fathom_err field_id(struct field_context *x, const struct field *f, json_t *v,
+                    char out[LIMIT_REQUEST_ID_BYTES + 1]);
+
 /* Readers by type; each writes the member at f->offset. */
 field_read field_flag;   /* bool */
 field_read field_real;   /* float within the range */

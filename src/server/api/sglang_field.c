@@ -63,12 +63,6 @@ static fathom_err read_logprob_start(struct field_context *x, const struct field
     return FATHOM_OK;
 }
 
-static fathom_err read_rid(struct field_context *x, const struct field *f, json_t *v)
-{
-    if (!json_is_array(v)) return field_request_id(x, f, v);
-    return field_warn(x, "rid is an array, so the answers have ids of their own");
-}
-
 static fathom_err read_salt(struct field_context *x, const struct field *f, json_t *v)
 {
     return field_is_off(v) ? FATHOM_OK : field_cache_salt(x, f, v);
@@ -117,7 +111,7 @@ static const struct field fields[] = {
     {"input_ids", SGLANG, read_input_ids, 0, 0, 0, false, NULL},
     {"sampling_params", SGLANG, field_later, 0, 0, 0, false, NULL},
     {"stream", SGLANG, field_flag, AT(stream), 0, 0, false, NULL},
-    {"rid", SGLANG, read_rid, 0, 0, 0, false, NULL},
+    {"rid", SGLANG, field_later, 0, 0, 0, false, NULL},
     {"return_logprob", SGLANG, field_later, 0, 0, 0, false, NULL},
     {"logprob_start_len", SGLANG, field_later, 0, 0, 0, false, NULL},
     {"top_logprobs_num", SGLANG, field_later, 0, 0, 0, false, NULL},
@@ -242,6 +236,28 @@ static fathom_err read_each(struct field_context *x)
     return FATHOM_OK;
 }
 
+/* An id, or a list of one for each prompt. */
+static fathom_err read_rid(struct field_context *x)
+{
+    static const struct field f = {.name = "rid"};
+    struct api_request *r = x->r;
+    json_t *v = json_object_get(r->root, f.name);
+    if (!v || json_is_null(v)) return FATHOM_OK;
+    if (!json_is_array(v)) return field_request_id(x, &f, v);
+    if (json_array_size(v) != r->n_prompt) {
+        return api_error_set(x->e, 400, "invalid_value", f.name,
+                             "rid has %zu ids, needed is one for each of %zu prompts",
+                             json_array_size(v), r->n_prompt);
+    }
+    r->ids = mem_calloc(r->n_prompt, sizeof *r->ids);
+    if (!r->ids) return FATHOM_ENOMEM;
+    for (size_t i = 0; i < r->n_prompt; i++) {
+        fathom_err err = field_id(x, &f, json_array_get(v, i), r->ids[i].text);
+        if (err) return field_name_prompt(x->e, err, i);
+    }
+    return FATHOM_OK;
+}
+
 static fathom_err check(struct field_context *x)
 {
     bool any;
@@ -249,6 +265,7 @@ static fathom_err check(struct field_context *x)
         return api_error_set(x->e, 400, "missing_required_parameter", "text",
                              "text and input_ids are missing, one of them is needed");
     }
+    TRY(read_rid(x));
     TRY(find_lists(&any, x));
     return any ? read_each(x) : read_own(x, x->r, 0);
 }

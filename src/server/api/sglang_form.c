@@ -58,13 +58,24 @@ static void write_logprobs(struct buf *b, const struct choice *c)
     openai_write_ids(b, "output_top_logprobs", &c->logprobs.top);
 }
 
+/* Its own if the client named each prompt; else the answer's, and which one of several it is. */
+static void write_id(struct buf *b, const struct choice *c)
+{
+    const struct answer *a = c->answer;
+    const struct api_request *r = a->setup.request;
+    const char *own = r->ids ? r->ids[c->i_prompt].text : "";
+    (void)buf_printf(b, "\"id\":\"%s", own[0] ? own : a->id);
+    if (!own[0] && is_list(a)) (void)buf_printf(b, "_%u", c->index);
+    if (own[0] && r->n > 1) (void)buf_printf(b, "_%u", c->index % r->n);
+    (void)buf_add_str(b, "\",");
+}
+
 static void write_meta(struct buf *b, const struct choice *c)
 {
     const struct answer *a = c->answer;
     const struct answer_prompt *p = &a->prompts[c->i_prompt];
-    (void)buf_printf(b, "{\"id\":\"%s", a->id);
-    if (is_list(a)) (void)buf_printf(b, "_%u", c->index);
-    (void)buf_add_str(b, "\",");
+    (void)buf_add_char(b, '{');
+    write_id(b, c);
     write_finish(b, c);
     (void)buf_printf(b,
                      ",\"prompt_tokens\":%u,\"completion_tokens\":%u,\"cached_tokens\":%u,"
