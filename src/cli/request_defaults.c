@@ -1,6 +1,8 @@
 /* request_defaults.c - the values of --override-generation-config and
  * --default-chat-template-kwargs: what holds for requests that do not say */
+#include <float.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/fail.h"
@@ -44,7 +46,7 @@ static fathom_err read_sampling(struct settings *s, const char *key, const json_
     } keys[] = {{"temperature", &p->temperature, 0, 2, false},
                 {"top_p", &p->top_p, 0, 1, true},
                 {"min_p", &p->min_p, 0, 1, false},
-                {"repetition_penalty", &p->repetition_penalty, 0, 1e6, true}};
+                {"repetition_penalty", &p->repetition_penalty, 0, INFINITY, true}};
     const double x = json_number_value(v);
     if (!json_is_number(v)) {
         FAIL(d, FATHOM_EINVAL, SAMPLING ": %.40s is %s, needed is a number", key,
@@ -59,12 +61,14 @@ static fathom_err read_sampling(struct settings *s, const char *key, const json_
     }
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
         if (strcmp(key, keys[i].name) != 0) continue;
-        const float value = (float)x; /* of what is tiny, 0 */
-        if (x < keys[i].lo || x > keys[i].hi || (keys[i].above && (double)value <= keys[i].lo)) {
-            FAIL(d, FATHOM_EINVAL, SAMPLING ": %s is %g, needed is %s%g to %g", key, x,
-                 keys[i].above ? "more than " : "", keys[i].lo, keys[i].hi);
+        const double lo = keys[i].lo, hi = keys[i].hi, above = keys[i].above ? (double)FLT_MIN : 0;
+        if (x < lo || x > hi || (keys[i].above && x == lo)) {
+            char most[32] = "";
+            if (isfinite(hi)) (void)snprintf(most, sizeof most, " to %g", hi);
+            FAIL(d, FATHOM_EINVAL, SAMPLING ": %s is %g, needed is %s%g%s", key, x,
+                 keys[i].above ? "more than " : "", lo, most);
         }
-        *keys[i].to = value;
+        *keys[i].to = (float)fmin(fmax(x, lo + above), (double)FLT_MAX);
         return FATHOM_OK;
     }
     FAIL(d, FATHOM_EINVAL,

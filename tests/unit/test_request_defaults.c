@@ -1,5 +1,6 @@
 /* test_request_defaults.c - values of --override-generation-config and
  * --default-chat-template-kwargs */
+#include <float.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -40,6 +41,10 @@ static void what_is_said_holds_and_nothing_else(void **state)
     assert_true(s.sampling.temperature < 0 && s.sampling.top_k == 20);
     assert_true(s.sampling.min_p == 0.1f && s.sampling.repetition_penalty == 1.05f && !s.thinking);
     settings_free(&s);
+    assert_int_equal(parse("{\"top_p\": 1e-60, \"repetition_penalty\": 1e300}", NULL, &s, &d),
+                     FATHOM_OK);
+    assert_true(s.sampling.top_p == FLT_MIN && s.sampling.repetition_penalty == FLT_MAX);
+    settings_free(&s);
 }
 
 static void anything_else_is_refused_and_says_why(void **state)
@@ -52,8 +57,8 @@ static void anything_else_is_refused_and_says_why(void **state)
         {"{", NULL, "line 1"},
         {"{\"temperature\": 2.5}", NULL, "temperature is 2.5, needed is 0 to 2"},
         {"{\"top_p\": 0}", NULL, "top_p is 0, needed is more than 0 to 1"},
-        {"{\"top_p\": 1e-60}", NULL, "top_p is 1e-60, needed is more than 0 to 1"},
-        {"{\"repetition_penalty\": 1e-60}", NULL, "repetition_penalty is 1e-60"},
+        {"{\"repetition_penalty\": 0}", NULL,
+         "--override-generation-config: repetition_penalty is 0, needed is more than 0"},
         {"{\"top_k\": 1.5}", NULL, "top_k is 1.5, needed is -1 (off) or from 1"},
         {"{\"min_p\": \"x\"}", NULL, "min_p is a string, needed is a number"},
         {"{\"max_new_tokens\": 5}", NULL, "max_new_tokens is not known here; there are temp"},

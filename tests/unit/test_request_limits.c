@@ -2,6 +2,7 @@
  * refused by its words */
 #include "server/api/api_request.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,6 +160,23 @@ static void test_large_bodies_that_are_meant_so_pass(void **state)
     buf_free(&b);
     assert_int_equal(json_arenas_used(), 0);
 }
+
+/* A float holds neither; the engine has bounds of its own. */
+static void test_positive_numbers_stay_positive_and_finite(void **state)
+{
+    (void)state;
+    static const char *const bodies[] = {"{" M ",\"repetition_penalty\":1e300}",
+                                         "{" M ",\"repetition_penalty\":1e-300,\"top_p\":5e-324}"};
+    for (int i = 0; i < 2; i++) {
+        struct api_request r;
+        struct api_error e;
+        if (parse(&r, API_CHAT, bodies[i], &e)) fail_msg("%s", e.diag.text);
+        assert_true(r.sampling.repetition_penalty == (i ? FLT_MIN : FLT_MAX));
+        if (i) assert_true(r.sampling.top_p == FLT_MIN);
+        api_request_free(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -166,6 +184,7 @@ int main(void)
         cmocka_unit_test(test_a_stop_string_is_bounded),
         cmocka_unit_test(test_a_tree_too_large_for_its_text_is_refused),
         cmocka_unit_test(test_large_bodies_that_are_meant_so_pass),
+        cmocka_unit_test(test_positive_numbers_stay_positive_and_finite),
     };
     json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, NULL, NULL);

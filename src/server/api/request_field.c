@@ -3,6 +3,7 @@
 #include "server/api/request_field.h"
 
 #include <errno.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -220,12 +221,9 @@ fathom_err field_real(struct field_context *x, const struct field *f, json_t *v)
     if (!(d >= f->lo && d <= f->hi) || (f->lo_open && d == f->lo)) {
         return field_out_of_range(x, f->name, v, f->lo, f->hi, f->lo_open);
     }
-    float value = (float)d;
-    /* a tiny positive number must not become the excluded bound, nor a huge one infinite */
-    if ((f->lo_open && (double)value <= f->lo) || !isfinite(value)) {
-        return field_out_of_range(x, f->name, v, f->lo, f->hi, f->lo_open);
-    }
-    *(float *)member(x, f) = value;
+    /* a tiny number does not become a bound that is out, nor a huge one infinite */
+    if (f->lo_open) d = fmax(d, f->lo + (double)FLT_MIN);
+    *(float *)member(x, f) = (float)fmin(d, (double)FLT_MAX);
     return FATHOM_OK;
 }
 
