@@ -31,6 +31,8 @@ struct page_link_ops {
     /* Exactly n bytes. EIO as above. */
     fathom_err (*receive)(struct page_link *l, void *to, size_t n, uint64_t deadline_us,
                           fathom_diag *d);
+    /* Until there is something to receive. EIO as above, also where the other side has left. */
+    fathom_err (*await)(struct page_link *l, uint64_t deadline_us, fathom_diag *d);
     /* Whether both ends are on this machine. */
     bool (*is_near)(const struct page_link *l);
     void (*close)(struct page_link *l);

@@ -136,8 +136,9 @@ static fathom_err serve(struct place *p, fathom_diag *d)
     TRY(page_answer_greeting(&p->link, begin, self, &peer, end_us, d));
     end_stranger(p);
     LOG_DEBUG("kv", "pages: %s has connected", peer.id);
-    for (;;) {
-        if (link_receive_frame(p->link, &f, 0, UINT64_MAX, NULL) != FATHOM_OK) return FATHOM_OK;
+    for (;;) { /* between frames it may be silent, within one it may not */
+        if (p->link->ops->await(p->link, UINT64_MAX, NULL) != FATHOM_OK) return FATHOM_OK;
+        TRY(link_receive_frame(p->link, &f, 0, clock_now_us() + SERVICE_GREETING_US, d));
         if (f.type == FRAME_WANT) {
             TRY(answer_want(p, &f, d));
         } else if (f.type == FRAME_FIND) {

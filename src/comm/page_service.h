@@ -13,7 +13,8 @@ struct page_service;
 
 enum {
     SERVICE_LINKS_MAX = 64,
-    SERVICE_GREETING_US = 2000000,  /* for who has connected to say who it is */
+    SERVICE_GREETING_US = 2000000,  /* for who has connected to say who it is, or the rest of what
+                                     * it has begun to ask */
     SERVICE_SEND_US = 5000000,      /* for a record to be taken; then the connection is ended */
     SERVICE_RELEASED_US = 10000000, /* what is not there yet, and nobody wants, is known so long */
 };

@@ -114,6 +114,14 @@ static fathom_err tcp_receive(struct page_link *base, void *to, size_t n, uint64
     return FATHOM_OK;
 }
 
+static fathom_err tcp_await(struct page_link *base, uint64_t deadline_us, fathom_diag *d)
+{
+    const struct tcp_link *l = (const struct tcp_link *)base;
+    TRY(wait_for(l->fd, l->stop_fd, POLLIN, deadline_us, d));
+    if (tcp_link_is_broken(base)) FAIL(d, FATHOM_EIO, "it has closed the connection");
+    return FATHOM_OK;
+}
+
 fathom_err tcp_link_wait(const struct page_link *base, int fd, uint64_t deadline_us, fathom_diag *d)
 {
     const struct tcp_link *l = (const struct tcp_link *)base;
@@ -142,8 +150,11 @@ static void tcp_close(struct page_link *base)
     mem_free(l);
 }
 
-static const struct page_link_ops tcp_ops = {
-    .send = tcp_send, .receive = tcp_receive, .is_near = tcp_is_near, .close = tcp_close};
+static const struct page_link_ops tcp_ops = {.send = tcp_send,
+                                             .receive = tcp_receive,
+                                             .await = tcp_await,
+                                             .is_near = tcp_is_near,
+                                             .close = tcp_close};
 
 static bool is_loopback(const struct sockaddr_storage *at)
 {

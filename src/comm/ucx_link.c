@@ -281,6 +281,18 @@ static fathom_err ucx_receive(struct page_link *base, void *to, size_t n, uint64
     return err;
 }
 
+static fathom_err ucx_await(struct page_link *base, uint64_t deadline_us, fathom_diag *d)
+{
+    struct ucx_link *l = (struct ucx_link *)base;
+    ucp_tag_recv_info_t info;
+    fathom_err err = FATHOM_OK;
+    if (!l->worker) return fail_broken(d);
+    while (!err && !l->u->ucp_tag_probe_nb(l->worker, 0, 0, 0, &info))
+        err = turn(l, deadline_us, d);
+    if (err) end_worker(l);
+    return err;
+}
+
 static bool ucx_is_near(const struct page_link *base)
 {
     const struct ucx_link *l = (const struct ucx_link *)base;
@@ -295,8 +307,11 @@ static void ucx_link_close(struct page_link *base)
     mem_free(l);
 }
 
-static const struct page_link_ops ucx_ops = {
-    .send = ucx_send, .receive = ucx_receive, .is_near = ucx_is_near, .close = ucx_link_close};
+static const struct page_link_ops ucx_ops = {.send = ucx_send,
+                                             .receive = ucx_receive,
+                                             .await = ucx_await,
+                                             .is_near = ucx_is_near,
+                                             .close = ucx_link_close};
 
 /* ---- going over -------------------------------------------------------------------------- */
 

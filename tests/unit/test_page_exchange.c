@@ -19,6 +19,7 @@
 #include "comm/page_service.h"
 #include "comm/tcp_link.h"
 #include "kv/tiers.h"
+#include "support/patience.h"
 
 enum { PAGE = 1000, N_RAM = 16 };
 
@@ -180,6 +181,32 @@ static void who_begins_to_greet_takes_no_place_of_others(void **state)
     assert_int_equal(pull(w, &w->names[2], page), TIER_GOOD); /* by the one that was there */
     assert_int_equal(half[0]->ops->receive(half[0], &byte, 1, end_us, NULL), FATHOM_EIO);
     for (int i = 0; i < N; i++) half[i]->ops->close(half[i]);
+}
+
+/* A frame that is begun is ended within a time, whoever begins it. */
+static void who_stops_within_a_frame_keeps_no_place(void **state)
+{
+    struct world *w = *state;
+    const struct page_self self = {.page_bytes = PAGE, .ucx = ucx, .id = "b"};
+    struct page_link *half[SERVICE_LINKS_MAX];
+    struct page_hello peer;
+    unsigned char page[PAGE], byte;
+    const struct link_part magic = {"fvkg", FRAME_MAGIC_BYTES};
+    const uint64_t end_us = clock_now_us() + 120000000;
+    for (int i = 0; i < SERVICE_LINKS_MAX; i++) {
+        assert_int_equal(
+            tcp_link_dial(&half[i], "127.0.0.1", page_service_port(w->service), end_us, -1, NULL),
+            FATHOM_OK);
+        assert_int_equal(page_greet(&half[i], &self, &peer, end_us, NULL), FATHOM_OK);
+        assert_int_equal(half[i]->ops->send(half[i], &magic, 1, end_us, NULL), FATHOM_OK);
+    }
+    for (int i = 0; i < SERVICE_LINKS_MAX; i++) {
+        assert_int_equal(half[i]->ops->receive(half[i], &byte, 1, end_us, NULL), FATHOM_EIO);
+        assert_true(clock_now_us() < end_us);
+        half[i]->ops->close(half[i]);
+    }
+    uint64_t until_us = 0; /* a place is free a moment after its connection is closed */
+    while (pull(w, &w->names[1], page) != TIER_GOOD) assert_true(keep_waiting(&until_us));
 }
 
 static void a_pool_is_asked_how_much_of_a_prompt_it_has(void **state)
@@ -542,6 +569,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_record_comes_as_it_lies_there, open_world, close_world),
         cmocka_unit_test_setup_teardown(who_says_nothing_takes_no_place, open_world, close_world),
         cmocka_unit_test_setup_teardown(who_begins_to_greet_takes_no_place_of_others, open_world,
+                                        close_world),
+        cmocka_unit_test_setup_teardown(who_stops_within_a_frame_keeps_no_place, open_world,
                                         close_world),
         cmocka_unit_test_setup_teardown(a_pool_is_asked_how_much_of_a_prompt_it_has, open_world,
                                         close_world),
