@@ -358,6 +358,11 @@ static json_t *disguised(const json_t *value, const char *key)
     return json_object_get(value, key);
 }
 
+bool json_is_plain_object(const json_t *value)
+{
+    return json_is_object(value) && !disguised(value, BIG_KEY) && !disguised(value, IDS_KEY);
+}
+
 static json_t *disguise(const char *key, json_t *string)
 {
     json_t *v = json_object();

@@ -87,8 +87,11 @@ fathom_err json_get_str(const json_t *object, const char *key, bool required, co
  * Tool arguments and schemas are passed through, and what they hold may be of any size. Such an
  * integer is kept as an object of one member whose key is no UTF-8, so that nothing in a text can
  * look like it. The writers above spell its digits again. A caller that wants a number, a string or
- * an array finds another type; a caller that takes any object asks json_big_digits first.
+ * an array finds another type; a caller that takes any object asks json_is_plain_object.
  */
+
+/* json_is_plain_object - whether it is an object, and none in whose disguise another value is */
+bool json_is_plain_object(const json_t *value);
 
 /* json_big_create - a new reference; NULL when out of memory */
 json_t *json_big_create(const char *digits);

@@ -452,7 +452,7 @@ static fathom_err put_tools(struct writer *w, const struct call_grammar *calls, 
         struct tool t = {.name = json_string_value(json_object_get(function, "name"))};
         uint32_t end;
         if (calls->name && strcmp(calls->name, t.name) != 0) continue;
-        if (json_is_object(parameters)) t.parameters = parameters;
+        if (json_is_plain_object(parameters)) t.parameters = parameters;
         (void)snprintf(t.path, sizeof t.path, "tools[%zu].function.name", i);
         TRY(check_name(w, t.path, t.name, blocks[calls->markup].ends));
         t.is_loose = calls->strict_only && !json_is_true(json_object_get(function, "strict"));

@@ -22,7 +22,7 @@ static struct path path_of(const char *parent, const char *member, size_t i)
 static fathom_err check_part(const json_t *part, const char *path, fathom_diag *d)
 {
     if (json_is_string(part)) return FATHOM_OK;
-    if (!json_is_object(part)) {
+    if (!json_is_plain_object(part)) {
         FAIL(d, FATHOM_EINVAL, "%s is %s, a part is an object like {\"type\": \"text\"}", path,
              json_type_text(part));
     }
@@ -74,16 +74,11 @@ static fathom_err check_optional_string(const json_t *object, const char *key, c
     FAIL(d, FATHOM_EINVAL, "%s.%s is %s, a string is needed", path, key, json_type_text(v));
 }
 
-static bool is_plain_object(const json_t *v)
-{
-    return json_is_object(v) && !json_big_digits(v);
-}
-
 /* Text that is no JSON object is what a model has written, or begun: chat_call_arguments. */
 static fathom_err check_arguments(const json_t *function, const char *path, fathom_diag *d)
 {
     const json_t *a = json_object_get(function, "arguments");
-    if (!a || json_is_null(a) || is_plain_object(a)) return FATHOM_OK;
+    if (!a || json_is_null(a) || json_is_plain_object(a)) return FATHOM_OK;
     if (!json_is_string(a)) {
         FAIL(d, FATHOM_EINVAL,
              "%s.function.arguments is %s, a string that holds a JSON object is needed", path,
@@ -104,7 +99,7 @@ static fathom_err check_arguments(const json_t *function, const char *path, fath
 
 static fathom_err check_call(const json_t *call, const char *path, fathom_diag *d)
 {
-    if (!json_is_object(call)) {
+    if (!json_is_plain_object(call)) {
         FAIL(d, FATHOM_EINVAL, "%s is %s, an object is needed", path, json_type_text(call));
     }
     TRY(check_optional_string(call, "id", path, d));
@@ -113,7 +108,7 @@ static fathom_err check_call(const json_t *call, const char *path, fathom_diag *
         FAIL(d, FATHOM_EINVAL, "%s.type is not \"function\"", path);
     }
     const json_t *function = json_object_get(call, "function");
-    if (!json_is_object(function)) {
+    if (!json_is_plain_object(function)) {
         FAIL(d, FATHOM_EINVAL, "%s.function is %s, an object is needed", path,
              json_type_text(function));
     }
@@ -144,7 +139,7 @@ static fathom_err check_calls(const json_t *message, enum chat_role role, const 
 
 static fathom_err check_message(const json_t *message, const char *path, fathom_diag *d)
 {
-    if (!json_is_object(message)) {
+    if (!json_is_plain_object(message)) {
         FAIL(d, FATHOM_EINVAL, "%s is %s, an object with role and content is needed", path,
              json_type_text(message));
     }

@@ -130,14 +130,14 @@ fathom_err chat_call_arguments(const json_t *calls, size_t i, json_t **out)
 {
     json_t *a = json_object_get(call_function(calls, i), "arguments");
     *out = NULL;
-    if (json_is_object(a)) {
+    if (json_is_plain_object(a)) {
         *out = json_incref(a);
         return FATHOM_OK;
     }
     if (json_string_length(a) > 0) {
         fathom_err err =
             json_read(json_string_value(a), json_string_length(a), "arguments", out, NULL);
-        if (!err && json_is_object(*out) && !json_big_digits(*out)) return FATHOM_OK;
+        if (!err && json_is_plain_object(*out)) return FATHOM_OK;
         if (err && err != FATHOM_EFORMAT) return err;
         json_decref(*out);
         *out = json_pack("{s:O}", "arguments", a);
@@ -150,7 +150,7 @@ fathom_err chat_call_arguments(const json_t *calls, size_t i, json_t **out)
 void chat_add_arguments(struct buf *out, const json_t *calls, size_t i)
 {
     const json_t *a = json_object_get(call_function(calls, i), "arguments");
-    if (json_is_object(a)) {
+    if (json_is_plain_object(a)) {
         (void)json_write_python(out, a);
     } else if (json_string_length(a) > 0) {
         chat_text_append(out, a);

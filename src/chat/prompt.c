@@ -17,7 +17,7 @@ static fathom_err check_request(const struct chat_request *r, bool go_on, fathom
     TRY(chat_check_messages(r->messages, d));
     TRY(chat_check_tools(r->tools, "tools", d));
     const json_t *f = r->response_format;
-    if (f && !json_is_null(f) && !json_is_object(f)) {
+    if (f && !json_is_null(f) && !json_is_plain_object(f)) {
         FAIL(d, FATHOM_EINVAL, "response_format is %s, an object is needed", json_type_text(f));
     }
     if (!go_on) return FATHOM_OK;

@@ -24,7 +24,7 @@ bool chat_has_tools(const json_t *tools)
 
 static fathom_err check_tool(const json_t *tool, const char *path, fathom_diag *d)
 {
-    if (!json_is_object(tool)) {
+    if (!json_is_plain_object(tool)) {
         FAIL(d, FATHOM_EINVAL, "%s is %s, an object is needed", path, json_type_text(tool));
     }
     const json_t *type = json_object_get(tool, "type");
@@ -32,7 +32,7 @@ static fathom_err check_tool(const json_t *tool, const char *path, fathom_diag *
         FAIL(d, FATHOM_EINVAL, "%s.type is not \"function\", the only kind of tool", path);
     }
     const json_t *function = json_object_get(tool, "function");
-    if (!json_is_object(function)) {
+    if (!json_is_plain_object(function)) {
         FAIL(d, FATHOM_EINVAL, "%s.function is %s, an object with a name is needed", path,
              json_type_text(function));
     }
@@ -45,7 +45,7 @@ static fathom_err check_tool(const json_t *tool, const char *path, fathom_diag *
              json_type_text(text));
     }
     const json_t *schema = json_object_get(function, "parameters");
-    if (schema && !json_is_null(schema) && !json_is_object(schema)) {
+    if (schema && !json_is_null(schema) && !json_is_plain_object(schema)) {
         FAIL(d, FATHOM_EINVAL, "%s.function.parameters is %s, a JSON schema object is needed", path,
              json_type_text(schema));
     }
@@ -104,7 +104,7 @@ static void add_tool_text(struct buf *out, const json_t *function)
     (void)buf_add_str(out, "\nDescription: ");
     chat_text_append(out, json_object_get(function, "description"));
     (void)buf_add_str(out, "\n\nParameters: ");
-    if (json_is_object(schema)) {
+    if (json_is_plain_object(schema)) {
         (void)json_write_python(out, schema);
     } else {
         (void)buf_add_str(out, "{}");

@@ -188,7 +188,7 @@ static uint32_t put_scalar(struct grammar_builder *b, uint32_t from, const json_
 
 uint32_t grammar_put_literal(struct grammar_builder *b, uint32_t from, const json_t *value)
 {
-    bool object = json_is_object(value) && !json_big_digits(value);
+    bool object = json_is_plain_object(value);
     if (!object && !json_is_array(value)) return put_scalar(b, from, value);
     size_t n = object ? json_object_size(value) : json_array_size(value);
     uint32_t level = b->level, at = put(b, from, object ? "{" : "[");

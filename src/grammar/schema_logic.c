@@ -96,7 +96,7 @@ fathom_err logic_merge_dependencies(struct schema_compiler *c, struct schema_fla
 {
     const char *name;
     json_t *what;
-    if (!json_is_object(dependencies))
+    if (!json_is_plain_object(dependencies))
         return schema_malformed(c, keyword, dependencies, "an object");
     json_object_foreach ((json_t *)dependencies, name, what) {
         json_t *then = dependent_schema(what);

@@ -49,7 +49,7 @@ static bool is_text(const json_t *value)
 
 bool schema_is(const json_t *value)
 {
-    return json_is_object(value) || json_is_boolean(value);
+    return json_is_plain_object(value) || json_is_boolean(value);
 }
 
 /* Appends a value, which stays the caller's, to an array that may not exist yet. */
@@ -427,7 +427,7 @@ static fathom_err check_schemas(struct schema_compiler *c, const char *keyword,
 {
     const char *name;
     json_t *schema;
-    if (schemas && !json_is_object(schemas)) {
+    if (schemas && !json_is_plain_object(schemas)) {
         return schema_malformed(c, keyword, schemas, "an object of schemas");
     }
     json_object_foreach ((json_t *)schemas, name, schema) {
@@ -695,7 +695,7 @@ fathom_err schema_flat_merge(struct schema_compiler *c, struct schema_flat *f, c
         f->never |= json_is_false(schema);
         return FATHOM_OK;
     }
-    if (!json_is_object(schema)) {
+    if (!json_is_plain_object(schema)) {
         FAIL(c->d, FATHOM_EINVAL, "schema %s is %s, an object, true or false is needed",
              buf_str(&c->path), json_type_text(schema));
     }

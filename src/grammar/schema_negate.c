@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/fail.h"
+#include "base/json.h"
 #include "grammar/schema_int.h"
 
 /* The list under construction. */
@@ -292,7 +293,7 @@ static fathom_err negate(struct negation *n, const json_t *schema)
     json_t *value;
     TRY(schema_spend(n->c, UNITS_KEYWORD));
     if (json_is_false(schema)) return add(n, json_true());
-    if (!json_is_object(schema)) return FATHOM_OK;
+    if (!json_is_plain_object(schema)) return FATHOM_OK;
     const json_t *ref = json_object_get(schema, "$ref");
     if (n->c->depth == SCHEMA_REF_DEPTH_MAX || json_is_true(json_object_get(schema, "nullable"))) {
         n->exact = false;

@@ -34,7 +34,7 @@ static size_t read_step(const char *pointer, struct buf *step)
 
 static const json_t *find_step(const json_t *at, const char *step)
 {
-    if (json_is_object(at)) return json_object_get(at, step);
+    if (json_is_plain_object(at)) return json_object_get(at, step);
     size_t index = 0;
     if (!json_is_array(at) || !*step) return NULL;
     for (; *step >= '0' && *step <= '9' && index < SIZE_MAX / 16; step++) {
@@ -60,7 +60,7 @@ static const json_t *find_anchor(const json_t *at, const char *name, uint64_t *n
 {
     const json_t *found = NULL;
     ++*n_value;
-    if (json_is_object(at)) {
+    if (json_is_plain_object(at)) {
         const char *key;
         json_t *value;
         const char *own = json_string_value(json_object_get(at, "$anchor"));

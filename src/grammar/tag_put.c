@@ -254,7 +254,7 @@ static fathom_err put_schema(struct writer *w, uint32_t from, const json_t *o, c
                         w->d);
         schema = own;
     }
-    if (!err && !json_is_object(schema) && !json_is_boolean(schema)) {
+    if (!err && !json_is_plain_object(schema) && !json_is_boolean(schema)) {
         err = diag_fail(w->d, FATHOM_EINVAL, "structural tag%s is %s, a JSON schema is needed",
                         place(w), schema ? json_type_text(schema) : "missing");
     }
@@ -390,7 +390,7 @@ static fathom_err put_inside(struct writer *w, uint32_t from, const json_t *tag,
 static fathom_err check_tag(struct writer *w, const json_t *tag, const json_t **begin)
 {
     const json_t *type = json_object_get(tag, "type");
-    if (!json_is_object(tag)) {
+    if (!json_is_plain_object(tag)) {
         WRONG(w, "structural tag%s is %s, a tag (an object) is needed", place(w),
               tag ? json_type_text(tag) : "missing");
     }
@@ -579,9 +579,9 @@ static fathom_err put_known(struct writer *w, uint32_t from, const json_t *f,
     const char *type = json_string_value(json_object_get(f, "type"));
     if (!type) {
         WRONG(w, "structural tag%s is %s, an object with a \"type\" is needed", place(w),
-              json_is_object(f) ? "without a \"type\""
-              : f               ? json_type_text(f)
-                                : "missing");
+              json_is_plain_object(f) ? "without a \"type\""
+              : f                     ? json_type_text(f)
+                                      : "missing");
     }
     if (strcmp(type, "any_text") == 0) return put_any_text(w, from, f, ends, to);
     if (strcmp(type, "triggered_tags") == 0) return put_triggered(w, from, f, ends, to);

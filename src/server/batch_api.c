@@ -101,7 +101,7 @@ static fathom_err find_route(struct ask *a, const char *method, const char *url)
 static fathom_err read_line(struct ask *a, const json_t *line, struct buf *body)
 {
     const char *id, *method, *url;
-    if (!json_is_object(line)) {
+    if (!json_is_plain_object(line)) {
         return api_error_set(&a->error, 400, "invalid_line", NULL,
                              "line %zu is %s, needed is an object", a->number,
                              json_type_text(line));
@@ -114,7 +114,7 @@ static fathom_err read_line(struct ask *a, const json_t *line, struct buf *body)
     TRY(get_text(a, line, "url", &url));
     TRY(find_route(a, method, url));
     const json_t *given = json_object_get(line, "body");
-    if (!json_is_object(given)) {
+    if (!json_is_plain_object(given)) {
         return api_error_set(&a->error, 400, "invalid_line", "body",
                              "line %zu: body is %s, needed is an object", a->number,
                              given ? json_type_text(given) : "missing");

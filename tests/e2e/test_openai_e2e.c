@@ -554,6 +554,22 @@ static void big_integers_keep_their_digits(void **state)
            "messages is an integer beyond 64 bits, needed is an array of messages");
     expect(&c, "POST", CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":" BIG "}]}", 400,
            "messages[0].content is an integer beyond 64 bits");
+    /* nor is it an object */
+    static const char *const fields[] = {
+        "guided_json",        "logit_bias",     "response_format",   "json_schema",
+        "kv_transfer_params", "stream_options", "structured_outputs"};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        char field[128], want[128];
+        (void)snprintf(field, sizeof field, "\"prompt\":\"a\",\"%s\":" BIG, fields[i]);
+        (void)snprintf(want, sizeof want, "%s is an integer beyond 64 bits, needed is ", fields[i]);
+        complete(field, 400, want);
+    }
+    complete("\"prompt\":\"a\",\"guided_json\":{\"properties\":{\"a\":" BIG "}}", 400,
+             "is an integer beyond 64 bits");
+    expect(&c, "POST", CHAT, "{\"messages\":[" BIG "]}", 400, "is an integer beyond 64 bits");
+    expect(&c, "POST", "/v1/responses", "{\"input\":\"a\",\"metadata\":" BIG "}", 400,
+           "metadata is an integer beyond 64 bits, needed is an object of strings");
+    expect(&c, "POST", COMPLETIONS, BIG, 400, "the request body is an integer beyond 64 bits");
 }
 
 /* ---- names --------------------------------------------------------------------------------- */

@@ -53,6 +53,8 @@ static void they_are_a_type_of_their_own(void **state)
     assert_null(json_big_digits(json_array_get(v, 1)));
     assert_null(json_big_digits(json_array_get(v, 2)));
     assert_null(json_big_digits(NULL));
+    assert_false(json_is_plain_object(json_array_get(v, 0)));
+    assert_true(json_is_plain_object(json_array_get(v, 1)));
     assert_string_equal(json_type_text(json_array_get(v, 0)), "an integer beyond 64 bits");
     assert_string_equal(json_type_text(json_array_get(v, 1)), "an object");
     int64_t i;

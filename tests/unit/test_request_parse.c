@@ -54,6 +54,14 @@ static const struct refusal refusals[] = {
      "messages is empty, at least one message is needed"},
     {API_CHAT, "{" M ",\"tools\":{}}", "tools", "tools is an object, needed is an array of tools"},
     {API_CHAT, "{" M ",\"tools\":[1]}", "tools[0]", "tools[0] is an integer, needed is an object"},
+    {API_CHAT,
+     "{" M
+     ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"strict\":\"true\"}}]}",
+     "tools[0].function.strict", "tools[0].function.strict is a string, needed is a boolean"},
+    {API_CHAT, "{" M ",\"model\":\"x\\u0000y\"}", "model",
+     "model holds a NUL character, needed is a served name"},
+    {API_CHAT, "{" M ",\"request_id\":\"x\\u0000y\"}", "request_id",
+     "request_id is \"x\", needed are 1 to 64 letters, digits or characters of -_.:"},
     {API_CHAT, "{" M ",\"tools\":[{\"type\":\"web\"}]}", "tools[0].type",
      "tools[0].type is \"web\", a tool that does not run here; only functions of the client are "
      "supported"},

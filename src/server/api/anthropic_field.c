@@ -19,7 +19,7 @@ static fathom_err read_speed(struct field_context *x, const struct field *f, jso
  * told to bring them, in the words by which Anthropic's clients do so. */
 static fathom_err read_thread(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     const char *type = json_string_value(json_object_get(v, "type"));
     if (type && strcmp(type, "create") == 0) return FATHOM_OK;
     if (type && strcmp(type, "continue") == 0) {
@@ -42,7 +42,7 @@ static fathom_err read_tool(struct field_context *x, const char *path, const jso
         "name",   "description",           "input_schema",   "type",          "cache_control",
         "strict", "eager_input_streaming", "input_examples", "defer_loading", NULL};
     char at[API_PARAM_BYTES];
-    if (!json_is_object(tool)) return field_wrong_type(x, path, tool, "an object");
+    if (!json_is_plain_object(tool)) return field_wrong_type(x, path, tool, "an object");
     const json_t *type = json_object_get(tool, "type");
     (void)snprintf(at, sizeof at, "%s.type", path);
     if (type && !json_is_null(type)) {
@@ -59,7 +59,7 @@ static fathom_err read_tool(struct field_context *x, const char *path, const jso
     }
     json_t *schema = json_object_get(tool, "input_schema");
     (void)snprintf(at, sizeof at, "%s.input_schema", path);
-    if (!json_is_object(schema)) {
+    if (!json_is_plain_object(schema)) {
         return field_wrong_type(x, at, schema, "an object (a JSON schema)");
     }
     json_t *description = json_object_get(tool, "description");
@@ -107,7 +107,7 @@ static fathom_err pass_choice(struct field_context *x, const char *type, json_t 
 static fathom_err read_tool_choice(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"type", "name", "disable_parallel_tool_use", NULL};
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
     const json_t *type = json_object_get(v, "type");
     if (!json_is_string(type)) return field_wrong_type(x, "tool_choice.type", type, "a string");
@@ -128,7 +128,7 @@ static fathom_err read_tool_choice(struct field_context *x, const struct field *
 static fathom_err read_thinking(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"type", "budget_tokens", "display", NULL};
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
     const json_t *display = json_object_get(v, "display");
     const char *how = json_string_value(display);
@@ -151,7 +151,7 @@ static fathom_err pass_format(struct field_context *x, const char *path, const c
 {
     static const char *const keys[] = {"type", "schema", NULL};
     char at[API_PARAM_BYTES];
-    if (!json_is_object(v)) return field_wrong_type(x, path, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, path, v, "an object");
     TRY(field_check_keys(x, path, v, keys));
     const json_t *type = json_object_get(v, "type");
     json_t *schema = json_object_get(v, "schema");
@@ -161,7 +161,7 @@ static fathom_err pass_format(struct field_context *x, const char *path, const c
         return api_error_set(x->e, 400, "invalid_value", at,
                              "%s is \"%.40s\", needed is json_schema", at, json_string_value(type));
     }
-    if (!json_is_object(schema)) return field_wrong_type(x, schema_path, schema, "an object");
+    if (!json_is_plain_object(schema)) return field_wrong_type(x, schema_path, schema, "an object");
     TRY(field_pass_new(x, "response_format",
                        json_pack("{s:s, s:{s:s, s:O, s:b}}", "type", "json_schema", "json_schema",
                                  "name", "output", "schema", schema, "strict", 1)));
@@ -173,7 +173,7 @@ static fathom_err read_output_config(struct field_context *x, const struct field
 {
     static const char *const keys[] = {"effort", "format", NULL};
     static const char *const efforts[] = {"low", "medium", "high", "xhigh", "max"};
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
     const json_t *effort = json_object_get(v, "effort");
     if (effort && !json_is_null(effort)) {
@@ -204,7 +204,7 @@ static fathom_err read_output_format(struct field_context *x, const struct field
 static fathom_err read_context(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"edits", NULL};
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
     const json_t *edits = json_object_get(v, "edits");
     for (size_t i = 0; i < json_array_size(edits); i++) {

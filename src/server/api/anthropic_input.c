@@ -20,7 +20,8 @@ static fathom_err get_type(struct field_context *x, const char *path, const json
 {
     json_t *type;
     *out = "";
-    if (!json_is_object(block)) return field_wrong_type(x, path, block, "an object (a block)");
+    if (!json_is_plain_object(block))
+        return field_wrong_type(x, path, block, "an object (a block)");
     TRY(field_get_string(x, path, block, "type", &type));
     *out = json_string_value(type);
     return FATHOM_OK;
@@ -189,7 +190,7 @@ static fathom_err add_call(struct field_context *x, const char *path, const json
                                 "a string that is not empty");
     }
     json_t *input = json_object_get(block, "input");
-    if (!json_is_object(input)) {
+    if (!json_is_plain_object(input)) {
         return field_wrong_type(x, field_member(path, "input").path, input, "an object");
     }
     return field_push(s->calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
@@ -267,7 +268,7 @@ static fathom_err add_message(struct field_context *x, const char *path, const j
 {
     static const char *const keys[] = {"role", "content", NULL};
     json_t *role;
-    if (!json_is_object(message)) {
+    if (!json_is_plain_object(message)) {
         return field_wrong_type(x, path, message, "an object with role and content");
     }
     TRY(field_check_keys(x, path, message, keys));

@@ -215,7 +215,7 @@ static fathom_err make_input_valid(struct blocks *k)
     json_t *input;
     fathom_err err = json_read(buf_str(&k->text), k->text.len, "arguments", &input, NULL);
     if (err == FATHOM_ENOMEM) return err;
-    bool ok = !err && json_is_object(input);
+    bool ok = !err && json_is_plain_object(input);
     if (!err) json_decref(input);
     if (ok) return FATHOM_OK;
     struct buf wrapped = {0};

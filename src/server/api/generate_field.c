@@ -13,7 +13,7 @@ fathom_err field_sampling_params(struct field_context *x, const struct field *f,
 {
     const char *key;
     json_t *value;
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     json_object_foreach (v, key, value) {
         const struct field *inner = field_find(&openai_table, key, API_GENERATE);
         if (json_is_null(value)) continue;

@@ -148,7 +148,7 @@ fathom_err field_id(struct field_context *x, const struct field *f, json_t *v,
 {
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
     const char *s = json_string_value(v);
-    if (!api_is_request_id(s)) {
+    if (!api_is_request_id(s) || json_string_length(v) != strlen(s)) {
         if (!x->bounds->strict) {
             return field_warn(x,
                               "%s is no id of 1 to %d letters, digits or characters of -_.:, so "
@@ -174,7 +174,7 @@ static fathom_err read_extra_args(struct field_context *x, const struct field *f
 {
     static const char *const keys[] = {"kv_transfer_params", NULL};
     json_t *transfer = json_object_get(v, keys[0]);
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
     return transfer && !json_is_null(transfer) ? field_kv_transfer(x, f, transfer) : FATHOM_OK;
 }

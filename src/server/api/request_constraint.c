@@ -20,7 +20,7 @@ static fathom_err set_schema(struct field_context *x, const char *field, const c
                              json_t *v)
 {
     struct answer_rule *rule = &x->r->rule;
-    if (json_is_object(v)) {
+    if (json_is_plain_object(v)) {
         return answer_rule_set_content(rule, ANSWER_CONTENT_SCHEMA, field, path, v, x->e);
     }
     if (!json_is_string(v)) return field_wrong_type(x, path, v, "an object (a JSON schema)");
@@ -28,7 +28,8 @@ static fathom_err set_schema(struct field_context *x, const char *field, const c
     fathom_diag d;
     diag_clear(&d);
     fathom_err err = json_read(json_string_value(v), json_string_length(v), path, &schema, &d);
-    if (!err && !json_is_object(schema)) err = field_wrong_type(x, path, schema, "a JSON schema");
+    if (!err && !json_is_plain_object(schema))
+        err = field_wrong_type(x, path, schema, "a JSON schema");
     if (err) {
         (void)api_error_from(x->e, err, path, &d);
     } else {
@@ -85,8 +86,8 @@ static fathom_err set_tag(struct field_context *x, const char *field, const char
         if (err) return api_error_from(x->e, err, path, &d);
         v = own;
     }
-    fathom_err err =
-        json_is_object(v) ? field_check_keys(x, path, v, keys) : field_wrong_type(x, path, v, what);
+    fathom_err err = json_is_plain_object(v) ? field_check_keys(x, path, v, keys)
+                                             : field_wrong_type(x, path, v, what);
     if (!err) err = set_tag_members(x, field, path, v);
     json_decref(own);
     return err;
@@ -144,7 +145,7 @@ static fathom_err read_json_schema(struct field_context *x, const json_t *v)
 {
     static const char schema_path[] = FORMAT ".json_schema.schema";
     static const char *const keys[] = {"name", "description", "strict", "schema", NULL};
-    if (!json_is_object(v)) return field_wrong_type(x, FORMAT ".json_schema", v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, FORMAT ".json_schema", v, "an object");
     TRY(field_check_keys(x, FORMAT ".json_schema", v, keys));
     const json_t *name = json_object_get(v, "name");
     if (name && !json_is_string(name)) {
@@ -159,7 +160,7 @@ static fathom_err read_json_schema(struct field_context *x, const json_t *v)
         return api_error_set(x->e, 400, "missing_required_parameter", schema_path,
                              "%s is missing, a JSON schema is needed", schema_path);
     }
-    if (!json_is_object(schema)) {
+    if (!json_is_plain_object(schema)) {
         return field_wrong_type(x, schema_path, schema, "an object (a JSON schema)");
     }
     x->r->rule.options.lenient = json_is_false(strict);
@@ -178,7 +179,7 @@ fathom_err field_response_format(struct field_context *x, const struct field *f,
 {
     static const char *const keys[] = {"type",       "json_schema", "schema", "format",
                                        "structures", "triggers",    NULL};
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     const json_t *type = json_object_get(v, "type");
     if (!json_is_string(type)) return field_wrong_type(x, FORMAT ".type", type, "a string");
     const char *name = json_string_value(type);
@@ -252,7 +253,7 @@ static const struct {
 
 fathom_err field_structured_outputs(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     bool was_set = x->r->rule.content != ANSWER_CONTENT_NONE;
     const char *keys[sizeof outputs / sizeof outputs[0] + 1] = {NULL};
     for (size_t i = 0; i < sizeof outputs / sizeof outputs[0]; i++) {
@@ -340,7 +341,7 @@ fathom_err field_tool_choice(struct field_context *x, const struct field *f, jso
         enum tool_choice choice;
     } words[] = {
         {"auto", TOOL_CHOICE_AUTO}, {"none", TOOL_CHOICE_NONE}, {"required", TOOL_CHOICE_REQUIRED}};
-    if (json_is_object(v)) return read_named_tool(x, v);
+    if (json_is_plain_object(v)) return read_named_tool(x, v);
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string or an object");
     for (size_t i = 0; i < sizeof words / sizeof words[0]; i++) {
         if (strcmp(json_string_value(v), words[i].name) != 0) continue;

@@ -269,14 +269,14 @@ fathom_err field_later(struct field_context *x, const struct field *f, json_t *v
 
 fathom_err field_object(struct field_context *x, const struct field *f, json_t *v)
 {
-    return json_is_object(v) ? FATHOM_OK : field_wrong_type(x, f->name, v, "an object");
+    return json_is_plain_object(v) ? FATHOM_OK : field_wrong_type(x, f->name, v, "an object");
 }
 
 bool field_is_off(const json_t *v)
 {
     return json_is_false(v) || (json_is_string(v) && json_string_length(v) == 0) ||
            (json_is_array(v) && json_array_size(v) == 0) ||
-           (json_is_object(v) && json_object_size(v) == 0);
+           (json_is_plain_object(v) && json_object_size(v) == 0);
 }
 
 fathom_err field_refuse(struct field_context *x, const struct field *f, json_t *v)
@@ -297,6 +297,10 @@ fathom_err field_idle(struct field_context *x, const struct field *f, json_t *v)
 fathom_err field_model(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
+    if (strlen(json_string_value(v)) != json_string_length(v)) {
+        return api_error_set(x->e, 400, "invalid_value", f->name,
+                             "model holds a NUL character, needed is a served name");
+    }
     mem_free(x->r->model);
     x->r->model = mem_strndup(json_string_value(v), json_string_length(v));
     return x->r->model ? FATHOM_OK : FATHOM_ENOMEM;
@@ -424,7 +428,7 @@ static int64_t read_id_key(const char *key, uint32_t n_vocab)
 /* What is beyond the range counts as its end. */
 fathom_err field_logit_bias(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_object(v)) {
+    if (!json_is_plain_object(v)) {
         return field_wrong_type(x, f->name, v, "an object of token ids and numbers");
     }
     size_t n = json_object_size(v);

@@ -48,7 +48,7 @@ static fathom_err check_tool(struct field_context *x, size_t i, const json_t *to
     *pass = false;
     char path[64];
     (void)snprintf(path, sizeof path, "tools[%zu]", i);
-    if (!json_is_object(tool)) return field_wrong_type(x, path, tool, "an object");
+    if (!json_is_plain_object(tool)) return field_wrong_type(x, path, tool, "an object");
 
     const json_t *type = json_object_get(tool, "type");
     (void)snprintf(path, sizeof path, "tools[%zu].type", i);
@@ -59,7 +59,7 @@ static fathom_err check_tool(struct field_context *x, size_t i, const json_t *to
     }
     const json_t *function = json_object_get(tool, "function");
     (void)snprintf(path, sizeof path, "tools[%zu].function", i);
-    if (!json_is_object(function)) return field_wrong_type(x, path, function, "an object");
+    if (!json_is_plain_object(function)) return field_wrong_type(x, path, function, "an object");
 
     const json_t *name = json_object_get(function, "name");
     (void)snprintf(path, sizeof path, "tools[%zu].function.name", i);
@@ -68,8 +68,13 @@ static fathom_err check_tool(struct field_context *x, size_t i, const json_t *to
     }
     const json_t *parameters = json_object_get(function, "parameters");
     (void)snprintf(path, sizeof path, "tools[%zu].function.parameters", i);
-    if (parameters && !json_is_null(parameters) && !json_is_object(parameters)) {
+    if (parameters && !json_is_null(parameters) && !json_is_plain_object(parameters)) {
         return field_wrong_type(x, path, parameters, "an object (a JSON schema)");
+    }
+    const json_t *strict = json_object_get(function, "strict");
+    (void)snprintf(path, sizeof path, "tools[%zu].function.strict", i);
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict)) {
+        return field_wrong_type(x, path, strict, "a boolean");
     }
     return FATHOM_OK;
 }

@@ -27,7 +27,7 @@ fathom_err field_flag_in(struct field_context *x, const char *parent, const json
 
 fathom_err field_stream_options(struct field_context *x, const struct field *f, json_t *v)
 {
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     static const char *const keys[] = {"include_usage", "continuous_usage_stats",
                                        "include_obfuscation", NULL};
     TRY(field_check_keys(x, f->name, v, keys));
@@ -123,7 +123,7 @@ fathom_err field_thinking(struct field_context *x, const struct field *f, json_t
         set_thinking(x->r, PRECEDENCE_THINKING, on);
         return FATHOM_OK;
     }
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "a boolean or an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "a boolean or an object");
     json_t *budget = json_object_get(v, "budget_tokens");
     if (budget && !json_is_null(budget)) TRY(field_thinking_budget(x, &budget_tokens, budget));
     const json_t *type = json_object_get(v, "type");
@@ -142,7 +142,7 @@ fathom_err field_thinking(struct field_context *x, const struct field *f, json_t
 fathom_err field_template_kwargs(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"enable_thinking", "thinking", NULL};
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
     for (size_t i = 0; keys[i]; i++) {
         const json_t *value = json_object_get(v, keys[i]);

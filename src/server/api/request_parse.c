@@ -314,7 +314,7 @@ static fathom_err parse_body(struct api_request *r, const char *body, size_t n,
     static const char *const id_keys[] = {"prompt", "tokens", "token_ids", "input_ids", NULL};
     fathom_err err = json_read_with_ids(body, n, "request body", id_keys, &r->root, &d);
     if (err) return api_error_from(e, err, NULL, &d);
-    if (!json_is_object(r->root)) {
+    if (!json_is_plain_object(r->root)) {
         return api_error_set(e, 400, "invalid_type", NULL,
                              "the request body is %s, needed is an object",
                              json_type_text(r->root));

@@ -17,7 +17,7 @@ static fathom_err read_metadata(struct field_context *x, const struct field *f, 
 {
     const char *key;
     json_t *value;
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object of strings");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object of strings");
     json_object_foreach (v, key, value) {
         if (json_is_string(value)) continue;
         return field_wrong_type(x, field_member(f->name, key).path, value, "a string");
@@ -86,7 +86,7 @@ static fathom_err read_namespace(struct field_context *x, const char *path, cons
         const struct field_place at = field_element(list.path, i);
         const json_t *own = json_array_get(v, i);
         json_t *type;
-        if (!json_is_object(own)) return field_wrong_type(x, at.path, own, "an object");
+        if (!json_is_plain_object(own)) return field_wrong_type(x, at.path, own, "an object");
         TRY(field_get_string(x, at.path, own, "type", &type));
         bool callable = strcmp(json_string_value(type), "function") == 0;
         TRY(callable ? read_function(x, at.path, own, space, tools)
@@ -99,7 +99,7 @@ static fathom_err read_tool(struct field_context *x, const char *path, const jso
                             json_t *tools)
 {
     json_t *type;
-    if (!json_is_object(tool)) return field_wrong_type(x, path, tool, "an object");
+    if (!json_is_plain_object(tool)) return field_wrong_type(x, path, tool, "an object");
     TRY(field_get_string(x, path, tool, "type", &type));
     const char *name = json_string_value(type);
     if (strcmp(name, "function") == 0) return read_function(x, path, tool, NULL, tools);
@@ -118,7 +118,7 @@ static fathom_err read_tool_choice(struct field_context *x, const struct field *
     static const char *const keys[] = {"type", "name", "namespace", NULL};
     json_t *type, *name;
     if (json_is_string(v)) return field_pass(x, f->name, v);
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "a string or an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "a string or an object");
     TRY(field_get_string(x, f->name, v, "type", &type));
     if (strcmp(json_string_value(type), "allowed_tools") == 0) {
         return field_allow_tools(x, f->name, v, NULL);
@@ -165,7 +165,7 @@ static fathom_err read_summary(struct field_context *x, const json_t *object, co
 static fathom_err read_reasoning(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"effort", "summary", "generate_summary", NULL};
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
     TRY(read_summary(x, v, "summary"));
     TRY(read_summary(x, v, "generate_summary"));
@@ -186,7 +186,7 @@ static fathom_err pass_schema(struct field_context *x, json_t *format)
     TRY(field_get_string(x, "text.format", format, "name", &name));
     json_t *schema = json_object_get(format, "schema");
     json_t *strict = json_object_get(format, "strict");
-    if (!json_is_object(schema)) {
+    if (!json_is_plain_object(schema)) {
         return field_wrong_type(x, "text.format.schema", schema, "an object (a JSON schema)");
     }
     TRY(field_pass_new(x, "response_format",
@@ -201,14 +201,15 @@ static fathom_err read_text(struct field_context *x, const struct field *f, json
     static const char *const keys[] = {"format", "verbosity", NULL};
     static const char *const types[] = {"text", "json_object", "json_schema", NULL};
     static const char *const type_key[] = {"type", NULL};
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_check_keys(x, f->name, v, keys));
     json_t *verbosity = json_object_get(v, "verbosity");
     static const struct field own = {.name = "text.verbosity"};
     if (verbosity && !json_is_null(verbosity)) TRY(field_verbosity(x, &own, verbosity));
     json_t *format = json_object_get(v, "format");
     if (!format || json_is_null(format)) return FATHOM_OK;
-    if (!json_is_object(format)) return field_wrong_type(x, "text.format", format, "an object");
+    if (!json_is_plain_object(format))
+        return field_wrong_type(x, "text.format", format, "an object");
     json_t *type;
     TRY(field_get_string(x, "text.format", format, "type", &type));
     if (!is_one_of(type, types)) {
@@ -290,7 +291,7 @@ static fathom_err read_background(struct field_context *x, const struct field *f
 static fathom_err read_stream_options(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"include_obfuscation", NULL};
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     x->r->has_stream_options = true;
     return field_check_keys(x, f->name, v, keys);
 }

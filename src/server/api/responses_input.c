@@ -49,7 +49,8 @@ static fathom_err read_part(struct talk *t, const char *path, const json_t *part
     static const char *const keys[] = {"type", "text", "annotations", "logprobs", NULL};
     static const char *const refusal_keys[] = {"type", "refusal", NULL};
     json_t *type;
-    if (!json_is_object(part)) return field_wrong_type(t->x, path, part, "an object (a part)");
+    if (!json_is_plain_object(part))
+        return field_wrong_type(t->x, path, part, "an object (a part)");
     TRY(field_get_string(t->x, path, part, "type", &type));
     const char *name = json_string_value(type);
     if (strcmp(name, types[0]) == 0) {
@@ -142,6 +143,16 @@ static fathom_err add_message(struct talk *t, const char *path, const json_t *it
                          role_at.path, json_string_value(role));
 }
 
+/* A list of parts, NULL where there is none. */
+static fathom_err get_parts(struct talk *t, const char *path, const json_t *item, const char *key,
+                            const json_t **out)
+{
+    const json_t *v = json_object_get(item, key);
+    *out = json_is_array(v) && json_array_size(v) > 0 ? v : NULL;
+    if (!v || json_is_null(v) || json_is_array(v)) return FATHOM_OK;
+    return field_wrong_type(t->x, field_member(path, key).path, v, "an array of parts");
+}
+
 /* The reasoning itself if it is there, else its summary. */
 static fathom_err add_reasoning(struct talk *t, const char *path, const json_t *item)
 {
@@ -152,12 +163,13 @@ static fathom_err add_reasoning(struct talk *t, const char *path, const json_t *
     TRY(field_check_keys(t->x, path, item, keys));
     if (t->text.len || t->calls || t->has_text) TRY(end_assistant(t));
     t->open = true;
-    const json_t *content = json_object_get(item, "content");
-    const json_t *summary = json_object_get(item, "summary");
-    if (json_array_size(content)) {
+    const json_t *content, *summary;
+    TRY(get_parts(t, path, item, "content", &content));
+    TRY(get_parts(t, path, item, "summary", &summary));
+    if (content) {
         return add_parts(t, field_member(path, "content").path, content, text_types, &t->reasoning);
     }
-    if (json_array_size(summary)) {
+    if (summary) {
         return add_parts(t, field_member(path, "summary").path, summary, summary_types,
                          &t->reasoning);
     }
@@ -231,7 +243,8 @@ static fathom_err add_output(struct talk *t, const char *path, const json_t *ite
 
 static fathom_err add_item(struct talk *t, const char *path, const json_t *item)
 {
-    if (!json_is_object(item)) return field_wrong_type(t->x, path, item, "an object (an item)");
+    if (!json_is_plain_object(item))
+        return field_wrong_type(t->x, path, item, "an object (an item)");
     const json_t *type = json_object_get(item, "type");
     if (!type || json_is_null(type)) return add_message(t, path, item);
     const struct field_place at = field_member(path, "type");

@@ -44,7 +44,7 @@ static fathom_err read_sampling_params(struct field_context *x, const struct fie
 {
     const char *key;
     json_t *value;
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     json_object_foreach (v, key, value) {
         const struct field *inner = field_find(&sglang_sampling_table, key, API_SGLANG);
         bool is_empty = json_is_string(value) && json_string_length(value) == 0;

@@ -103,7 +103,7 @@ static const json_t *either(const json_t *v, const char *name, const char *other
 fathom_err field_kv_transfer(struct field_context *x, const struct field *f, json_t *v)
 {
     struct api_transfer *t = &x->r->transfer;
-    if (!json_is_object(v)) return field_wrong_type(x, f->name, v, "an object");
+    if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
     TRY(field_flag_in(x, NAME, v, "do_remote_decode", &t->lends));
     TRY(field_flag_in(x, NAME, v, "do_remote_prefill", &t->takes));
     t->name = name_of(json_object_get(v, "transfer_id"));
