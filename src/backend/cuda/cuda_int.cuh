@@ -344,8 +344,8 @@ struct cuda_backend {
     uint8_t *heads_q;
     float *heads_scale;
     struct left_units units;
-    bool query_early; /* index_choose was the last to be launched: attention's queries are there
-                       * when the next kernel begins (launch.cuh) */
+    bool query_early; /* rows were chosen by index_score_alone: attention's queries are there when
+                       * the next kernel begins (launch.cuh) */
     const struct buffer *codes_of; /* LATENT of which attention has left the codes of the rows in
                                       expanded form in heads_q; NULL: none */
     float *mid;                    /* [rows][2 * inner], widest of dense, moe */
@@ -504,6 +504,9 @@ bool cuda_takes_listed(const struct cuda_backend *c, const struct matrix *w);
 /* whether tasks of few rows of the experts' matrix run on sm90/: of gate and up so that down_few
  * may follow, of down as down_few, whose rows are rounded to bf16 however many they are */
 bool cuda_few_is_sm90(const struct cuda_backend *c, const struct matrix *w);
+/* whether the experts' product of w, of rows in the order of the list or not, may leave them as
+ * bf16 */
+bool cuda_mapped_leaves_bf16(const struct cuda_backend *c, const struct matrix *w, bool listed);
 struct query_rows {
     bf16 *to;
     uint32_t stride;
@@ -526,7 +529,7 @@ struct expert_rows {
     uint32_t in_divisor;
     bool in_listed;
     bool out_listed;
-    bf16 *h;    /* not NULL: out rounded, of rows in_listed or of E2M1 */
+    bf16 *h;    /* not NULL: out rounded, where cuda_mapped_leaves_bf16 */
     uint8_t *q; /* not NULL: codes of the SwiGLU of [gate ; up], and their scales */
     float *scale;
     bool early; /* product_args.tasks_early */

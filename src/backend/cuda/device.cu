@@ -13,6 +13,7 @@
 #include "backend/cuda/sm90/down_few.cuh"
 #include "backend/cuda/sm90/index_choose.cuh"
 #include "backend/cuda/sm90/index_score.cuh"
+#include "backend/cuda/sm90/index_score_alone.cuh"
 #include "backend/cuda/sm90/product_bf16.cuh"
 #include "backend/cuda/sm90/product_e2m1.cuh"
 #include "backend/cuda/sm90/product_few.cuh"
@@ -587,6 +588,7 @@ static fathom_err open_queue(struct cuda_backend *c)
         CU_TRY(c, product_e2m1_sm90_init(), "create");
         CU_TRY(c, down_few_init(), "create");
         CU_TRY(c, index_score_sm90_init(), "create");
+        CU_TRY(c, index_score_alone_init(), "create");
         CU_TRY(c, index_choose_init(&c->limits), "create");
         CU_TRY(c, absorb_sm90_init(), "create");
         CU_TRY(c, value_sm90_init(), "create");

@@ -11,8 +11,8 @@
  * The products of experts on sm90/, but for BF16's of many rows, release the next kernel only
  * behind their own wait. So whatever was written before them, the route and its map, is there when
  * the next kernel begins, and it may read that, past L1, before it waits (sm90/down_few.cu,
- * product_few_load.cuh). So does the choice of rows (sm90/index_choose.cu): attention behind it
- * finds its queries when it begins.
+ * product_few_load.cuh). So do index scores of answers (sm90/index_score_alone.cu) and the choice
+ * of rows behind them: attention finds its queries when it begins.
  */
 #ifndef FATHOM_BACKEND_CUDA_LAUNCH_CUH
 #define FATHOM_BACKEND_CUDA_LAUNCH_CUH

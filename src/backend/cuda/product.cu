@@ -291,10 +291,10 @@ static bool few_is_faster(const struct cuda_backend *c, const struct product_arg
  * its tiles are enough to keep the device busy and few enough to end together, and where tasks of
  * 32 rows fill half of its tile. Not with one token, which
  * leaves tiles of wide experts for a third of a wave. As measured on an H200. */
-static bool many_is_faster(const struct cuda_backend *c, const struct product_args &a)
+static bool many_is_faster(const struct cuda_backend *c, const struct matrix *w)
 {
-    const uint32_t n_tile = c->map.max_task * ceil_div(a.n, 128), n_sm = c->limits.n_sm;
-    if (!a.tiled || a.k / 128 < LONG_K_LINES || c->map.n_token == 1) return false;
+    const uint32_t n_tile = c->map.max_task * ceil_div(w->n_row, 128), n_sm = c->limits.n_sm;
+    if (!w->tiled || w->n_col / 128 < LONG_K_LINES || c->map.n_token == 1) return false;
     if (c->map.tile > PRODUCT_LARGE_TILE) return false;
     return c->map.tile == 32 || (n_tile >= n_sm / 2 && n_tile <= 3 * n_sm);
 }
@@ -411,6 +411,13 @@ bool cuda_few_is_sm90(const struct cuda_backend *c, const struct matrix *w)
     return cuda_takes_listed(c, w) || (cuda_wants_bf16(c, w) && takes_e2m1(c, w->pack, w->n_col));
 }
 
+bool cuda_mapped_leaves_bf16(const struct cuda_backend *c, const struct matrix *w, bool listed)
+{
+    const bool many = c->map.tile > FEW_TILE_MAX;
+    if (!cuda_few_is_sm90(c, w)) return false;
+    return listed || (many ? w->pack.is_e2m1 : !many_is_faster(c, w));
+}
+
 fathom_err cuda_product_query(struct cuda_backend *c, const struct matrix *w, const struct act *in,
                               uint32_t n_token, const struct query_rows *out, const char *what)
 {
@@ -463,8 +470,9 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     a.tasks_early = rows.early;
     a.handed = c->handed;
     ASSERT((!rows.in_listed && !rows.out_listed && !rows.q) || cuda_takes_listed(c, &w->first));
-    ASSERT((!rows.in_listed && !rows.out_listed && !rows.h && !rows.q) ||
+    ASSERT((!rows.in_listed && !rows.out_listed && !rows.q) ||
            (c->map.tile >= PRODUCT_LARGE_TILE && cuda_few_is_sm90(c, &w->first)));
+    ASSERT(!rows.h || cuda_mapped_leaves_bf16(c, &w->first, rows.in_listed));
     a.w_stride = w->data_stride;
     *(a.row_scale ? &a.row_scale_step : &a.w_scale_step) = w->scale_stride;
     if (c->map.n_token == 1 && c->map.w->moe.stacked_shared && !c->map.present) { /* a row a task */
@@ -474,7 +482,7 @@ fathom_err cuda_product_mapped(struct cuda_backend *c, const struct matrix_stack
     TRY(find_int8_codes(c, &a, &w->first, in, c->map.n_row / rows.in_divisor, what));
     TRY(find_input_sums(c, &a, &w->first, in, rows, what));
     if (a.q) {
-        const uint32_t tile = many_is_faster(c, a) ? PRODUCT_LARGE_TILE : c->map.tile;
+        const uint32_t tile = many_is_faster(c, &w->first) ? PRODUCT_LARGE_TILE : c->map.tile;
         return product_codes(c, a, tile, c->map.max_task, what);
     }
     if (in->h && cuda_wants_bf16(c, &w->first)) {

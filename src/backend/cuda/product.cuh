@@ -68,8 +68,8 @@ struct product_args {
     float *out;
     uint32_t out_stride;
     /* written instead of out, by product_fp8_sm90 alone but for out_h: */
-    bf16 *out_h;      /* rounded; mapped: of rows in_listed, or of E2M1; plain: with angles */
-    uint8_t *out_q;   /* W is [gate ; up]: codes and scales of their SwiGLU, rows of n / 2 */
+    bf16 *out_h;    /* rounded; mapped: of rows in_listed, of E2M1, or of few; plain: with angles */
+    uint8_t *out_q; /* W is [gate ; up]: codes and scales of their SwiGLU, rows of n / 2 */
     float *out_scale; /* [rows][n / 2 / FP8_GROUP] */
     /* with out_h, plain: columns are heads of QUERY_DIM, the last KV_ROPE of each pairs of
      * neighbours that are turned before they are rounded. Row r's sines and cosines, one after the

@@ -11,6 +11,7 @@
 #include "backend/cuda/launch.cuh"
 #include "backend/cuda/sm90/index_choose.cuh"
 #include "backend/cuda/sm90/index_score.cuh"
+#include "backend/cuda/sm90/index_score_alone.cuh"
 
 enum {
     THREADS = 256,
@@ -246,7 +247,8 @@ __global__ void __launch_bounds__(TOPK_THREADS, ITEMS <= 8    ? 3
     __shared__ struct topk_shared s;
     const uint32_t token = a.first_token + blockIdx.x;
     const uint32_t to = topk_row(a, token);
-    kernel_begin();
+    dependency_wait();
+    dependency_release(); /* launch.cuh */
     const int n = a.pos[token] + 1, topk = (int)a.topk;
     const int begin = STAGE == TOPK_CUT ? (int)blockIdx.y * TOPK_SPAN : 0;
     const int32_t *pages = a.page_table + (size_t)a.request[token] * a.page_stride;
@@ -322,18 +324,21 @@ static fathom_err choose_rows(struct cuda_backend *c, const struct index_topk_ar
                               struct score_args s, struct topk_args k, uint32_t n_token)
 {
     const uint32_t max_context = a->batch->max_context;
-    s.n_token = n_token;
-    const bool few = index_choose_takes(c, s, a->batch->n_request, max_context);
-    c->query_early = few && !a->owned;
-    if (few) return index_choose(c, s, k, max_context, c->recording && !a->owned);
+    const bool ahead = c->recording && !a->owned;
     const uint64_t n_row = c->score_floats / s.stride;
     const uint32_t room = n_row < SCORE90_TOKENS_MAX ? (uint32_t)n_row : SCORE90_TOKENS_MAX;
     ASSERT(room > 0); /* else no token would be scored */
+    s.n_token = n_token;
+    const bool alone = index_score_alone_takes(c, s, a->batch->n_request);
+    const bool few = alone && n_token <= room && index_choose_takes(c, n_token, max_context);
+    c->query_early = alone && !a->owned;
     for (uint32_t t = 0; t < n_token; t += room) {
         s.first_token = k.first_token = t;
         s.n_token = n_token - t < room ? n_token - t : room;
-        TRY(run_scores(c, s, max_context));
-        TRY(run_topk(c, k, s.n_token, max_context));
+        TRY(alone ? index_score_alone(c, s, max_context, n_token, ahead)
+                  : run_scores(c, s, max_context));
+        TRY(few ? index_choose(c, k, n_token, max_context, ahead)
+                : run_topk(c, k, s.n_token, max_context));
     }
     return FATHOM_OK;
 }

@@ -285,9 +285,8 @@ static fathom_err run_down(struct cuda_backend *c, const struct weight *w, bool 
     if (!makes_codes(c, w, listed)) mid.sums = cuda_sums_for(c, &down->first);
     struct expert_rows rows = {1, listed, false};
     rows.early = releases_late(c, w->moe.fused_up ? &w->moe.up.first : &w->moe.up_alone.first);
-    const bool many_e2m1 = down->first.pack.is_e2m1 && c->map.tile == PRODUCT_LARGE_TILE;
     const bool rounded = cuda_few_is_sm90(c, &down->first);
-    if (listed || many_e2m1) rows.h = (bf16 *)c->expert_out;
+    if (cuda_mapped_leaves_bf16(c, &down->first, listed)) rows.h = (bf16 *)c->expert_out;
     *form = rows.h ? ROWS_BF16 : rounded ? ROWS_FLOAT_TO_ROUND : ROWS_FLOAT;
     return cuda_product_mapped(c, down, &mid, rows, c->expert_out, c->c.hidden, "experts' down");
 }

@@ -5,7 +5,11 @@
 
 #include "backend/cuda/generic/front.cuh"
 
-enum { FLOAT_THREADS = 256, ANGLE_THREADS = 256 };
+enum {
+    FLOAT_THREADS = 256,
+    ANGLE_THREADS = 256,
+    ROTATE_SM_BLOCKS = 16, /* of a multiprocessor at once */
+};
 
 /* The rotary parts and the index queries. */
 __global__ void __launch_bounds__(ROTATE_WARPS *WARP) rotate_kernel(const struct query_args a)
@@ -112,7 +116,10 @@ static struct query_args make_query(const struct cuda_backend *c, const struct m
 static fathom_err run_queries(struct cuda_backend *c, struct query_args q)
 {
     const uint32_t n_token = q.end - q.first;
-    q.n_pass = n_token <= ABSORB_FEW_MAX ? 1 : 4;
+    const uint32_t n_four =
+        ceil_div(q.n_rotate, ROTATE_HEADS) + ceil_div(q.n_index_head, ROTATE_HEADS);
+    const uint32_t n_sm = (uint32_t)c->properties.multiProcessorCount;
+    q.n_pass = n_token <= ROTATE_SM_BLOCKS * n_sm * ROTATE_WARPS / n_four ? 1 : 4;
     const uint32_t each = q.n_pass * ROTATE_HEADS;
     const uint32_t n_job = ceil_div(q.n_rotate, each) + ceil_div(q.n_index_head, each);
     const uint32_t n_rotate = ceil_div(n_token * n_job, ROTATE_WARPS);

@@ -9,7 +9,7 @@
 enum { PLANES = 3, K_LINE = K_LINE_BYTES / 2, K_PART_LINES = ROUTER_K_PART_LINES };
 /* Up to which kernels for few tokens run: the choice, and the scores, which many tokens' kernel
  * makes in blocks of 128 tokens, 14 of them for the first 128. */
-enum { ROUTER_FEW_TOKENS = 64, ROUTER_FEW_SCORES = 128 };
+enum { ROUTER_FEW_TOKENS = 64 };
 static_assert(PLANES * 8 >= 24, "three bf16 mantissas hold one of f32");
 
 struct router_args_device {

@@ -344,7 +344,7 @@ fathom_err router_fast(struct cuda_backend *c, const struct router_args_device &
                        uint32_t n_k_part)
 {
     if (a.n_token <= 8) return launch_few<1>(c, a, n_k_part);
-    if (a.n_token <= ROUTER_FEW_SCORES) return launch_few<2>(c, a, n_k_part);
+    if (a.n_token <= ROUTER_FEW_TOKENS) return launch_few<2>(c, a, n_k_part);
     if (c->sm90) return router_sm90(c, a);
     dim3 grid(ceil_div(a.w.n_row, MANY_ROWS), ceil_div(a.n_token, MANY_COLS), n_k_part);
     return cuda_launch(c, "router", router_many_kernel, grid, MANY_THREADS, MANY_BYTES, a);

@@ -1,9 +1,7 @@
-/* index_choose.cu - index scores of few tokens and the choice of the largest, on sm_90a
+/* index_choose.cu - the choice of the largest index scores, for few tokens of long contexts
  *
- * A cluster has a token, and each of its blocks a run of the pages that the token sees. Scores stay
- * in the block's shared memory, as keys that order like integers. Blocks of a cluster share one
- * part of the device's paths to memory, so contexts that are longer are scored by a kernel of their
- * own, whose blocks are in no cluster, and the choice reads the scores.
+ * A cluster has a token, and each of its blocks a run of the pages that the token sees, whose
+ * scores it keeps in shared memory, as keys that order like integers.
  *
  * The key of the last one wanted is found digit by digit, of 8 bits each: a block counts the digits
  * of its keys that share the ones before, and sends the counts to all blocks of the cluster, so all
@@ -12,32 +10,18 @@
 #include "backend/cuda/sm90/index_choose.cuh"
 
 #include "backend/cuda/launch.cuh"
-#include "backend/cuda/sm90/index_score.cuh"
 #include "backend/cuda/sm90/stage.cuh"
-
-/* What a kernel does: makes scores, for another to choose by; chooses; or both. */
-enum few_work { FEW_SCORES, FEW_CHOICE, FEW_BOTH };
 
 enum {
     PAGE = KV_PAGE_TOKENS,
-    GROUPS = 4, /* warpgroups, a page each */
-    GROUP_WARPS = 4,
-    WARPS = GROUPS * GROUP_WARPS,
+    WARPS = 16,
     THREADS = WARPS * WARP,
-    HEADS = SCORE90_HEADS,
-    WARP_KEYS = PAGE / GROUP_WARPS,
-    ROW_BYTES = KV_INDEX_DIM,
-    PAGE_BYTES = PAGE * ROW_BYTES,
-    SCALES_BYTES = PAGE * 4,
-    QUERY_BYTES = HEADS * ROW_BYTES,
-    K_STEPS = KV_INDEX_DIM / 32,
-    STAGES_MAX = 4,    /* of a warpgroup's pages under way */
     BLOCK_PAGES = 160, /* of a block at most: */
     BLOCKS_MAX = CLUSTER_BLOCKS_LARGE,
-    BOTH_CONTEXT = 8192, /* up to which one kernel makes scores and chooses, */
-    BOTH_TOKENS = 16,    /* for so many tokens */
-    TOKENS_MAX = 128,    /* more are faster by kernels that fill the device, */
-    REQUEST_TOKENS = 4,  /* and more of a request, whose keys those read once */
+    TOKENS_MAX = 64,      /* more, or contexts no longer than */
+    CONTEXT_SHORT = 4096, /* this, or */
+    CONTEXT_ALONE = 8192, /* this of up to */
+    TOKENS_ALONE = 16,    /* so many tokens, are faster by a block a token */
     DIGIT_BITS = 8,
     DIGITS = 32 / DIGIT_BITS,
     N_BIN = 1 << DIGIT_BITS,
@@ -45,55 +29,44 @@ enum {
     PIECE_BINS = 8,   /* counts in 16 bytes */
     ADDED_BLOCKS = 4, /* whose counts are added as they are stored, two in a word */
 };
-static_assert((int)ROW_BYTES == (int)K_LINE_BYTES, "a key is a row of a permuted tile");
-static_assert(PAGE == 64 && HEADS == 64, "a product of 64 keys and 64 heads");
 static_assert(BLOCK_PAGES <= THREADS, "a thread reads a page's number");
 static_assert(ADDED_BLOCKS * BLOCK_PAGES * PAGE <= UINT16_MAX, "their sums have 16 bits");
 static_assert(THREADS == BLOCKS_MAX * WARP && WARP * PIECE_BINS == N_BIN,
               "a warp sends a block's counts, a lane a piece");
 static_assert((int)LANE_BINS == (int)PIECE_BINS, "a lane sums one piece of every block's");
 
-struct few_args {
-    struct score_args s;
+struct choose_args {
     struct topk_args k;
-    uint32_t n_part;  /* blocks of a cluster */
-    uint32_t n_stage; /* up to STAGES_MAX */
-    uint32_t n_token; /* of the step */
+    uint32_t n_part; /* blocks of a cluster */
     bool reads_ahead;
-    CUtensorMap q_map, key_map;
 };
 
 /* What is known of the last key wanted: digits so far, and of the keys that share them how many are
  * wanted and how many there are. */
-struct few_found {
+struct choose_found {
     uint32_t prefix;
     int n_digit, want, n_key;
 };
 
-/* A block's shared memory: this, the stages' pages [GROUPS][n_stage], and a key that orders like an
- * integer of each of its rows, 0 beyond the end. */
-struct few_shared {
-    alignas(1024) unsigned char q[QUERY_BYTES];
-    int bins[DIGITS][N_BIN];
+/* A block's shared memory: this, and a key that orders like an integer of each of its rows, 0
+ * beyond the end. */
+struct choose_shared {
+    alignas(16) int bins[DIGITS][N_BIN];
     uint16_t counts[DIGITS][BLOCKS_MAX][N_BIN]; /* bins of each block */
-    struct few_found found;
+    struct choose_found found;
     int taken[BLOCKS_MAX], same[BLOCKS_MAX]; /* keys above the last wanted, and its equals */
     int warp_taken[WARPS], warp_same[WARPS]; /* the same of this block's */
-    float scale[GROUPS][STAGES_MAX][PAGE];
     int page[BLOCK_PAGES];
-    uint64_t full[GROUPS][STAGES_MAX], empty[GROUPS][STAGES_MAX], q_full;
-    uint64_t counts_full[DIGITS];
+    alignas(16) uint64_t counts_full[DIGITS];
 };
 
 /* What a block has of a token. */
-struct few_block {
-    struct few_shared *sh;
-    unsigned char *stages; /* this warpgroup's */
+struct choose_block {
+    struct choose_shared *sh;
     uint32_t *keys;
     uint32_t token, rank; /* of its blocks */
     int pos;
     int first_page, n_page;
-    int old_pages; /* of the token's: there before the kernel waits */
 };
 
 static __device__ __forceinline__ int warp_id(void)
@@ -101,126 +74,29 @@ static __device__ __forceinline__ int warp_id(void)
     return shfl((int)threadIdx.x / WARP, 0);
 }
 
-/* ---- scores ---- */
+/* ---- keys ---- */
 
-/* Pages that this warp's group has of its block's. */
-static __device__ __forceinline__ int group_pages(const struct few_block &b)
+/* Keeps the block's score number `place` as a key, and counts its first digit. */
+static __device__ __forceinline__ void put_score(const struct choose_block &b, int place,
+                                                 float score)
 {
-    return (b.n_page - warp_id() / GROUP_WARPS + GROUPS - 1) / GROUPS;
-}
-
-/* Starts to copy page number `page` of the cache, for the group of the warp that calls. */
-static __device__ __forceinline__ void
-copy_page(const struct few_args &a, const struct few_block &b, int page, uint32_t stage)
-{
-    const int group = warp_id() / GROUP_WARPS;
-    const uint32_t full = smem_address(&b.sh->full[group][stage]);
-    DCHECK(stage < a.n_stage && page >= 0 && (uint32_t)page < a.s.n_page);
-    if (!elect_lane()) return;
-    mbarrier_arrive_expect(full, PAGE_BYTES + SCALES_BYTES);
-    tensor_load(smem_address(b.stages + stage * PAGE_BYTES), &a.key_map, full, 0, 0, page);
-    bulk_load(smem_address(b.sh->scale[group][stage]),
-              a.s.kv.index + (size_t)page * a.s.kv.page_bytes + KV_INDEX_SCALES_OFFSET,
-              SCALES_BYTES, full);
-}
-
-/* Weights of the heads whose products a lane gets: heads 8 j + 2 t and the next. */
-static __device__ __forceinline__ void read_weights(const struct few_args &a, uint32_t token,
-                                                    float2 (&weight)[8])
-{
-    const float *from = a.s.weight + (size_t)token * HEADS + threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < 8; j++) weight[j] = *(const float2 *)(from + 8 * j);
-}
-
-/* The sum over the heads of row g + 8 (t % 2), in the order of index_score.cu. */
-static __device__ __forceinline__ float sum_heads(const float (&c)[32], const float2 (&weight)[8])
-{
-    const bool odd = threadIdx.x & 1;
-    float low = 0.0f, high = 0.0f; /* of rows g and g + 8 */
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        low = fmaf(weight[j].x, fmaxf(c[4 * j], 0.0f), low);
-        high = fmaf(weight[j].x, fmaxf(c[4 * j + 2], 0.0f), high);
-        low = fmaf(weight[j].y, fmaxf(c[4 * j + 1], 0.0f), low);
-        high = fmaf(weight[j].y, fmaxf(c[4 * j + 3], 0.0f), high);
-    }
-    const float sum = (odd ? high : low) + shfl_xor(odd ? low : high, 1);
-    return sum + shfl_xor(sum, 2);
-}
-
-/* Keeps the block's score number `place`: as a key, and counts its first digit; or in the token's
- * row. */
-template <enum few_work WORK>
-static __device__ __forceinline__ void put_score(const struct few_args &a,
-                                                 const struct few_block &b, int place, float score)
-{
-    const int position = b.first_page * PAGE + place;
-    const bool is_seen = position <= b.pos;
-    DCHECK(place >= 0 && place < b.n_page * PAGE);
-    if (WORK == FEW_SCORES) {
-        if (is_seen) a.k.score[(size_t)b.token * a.k.stride + (uint32_t)position] = score;
-        return;
-    }
+    const bool is_seen = b.first_page * PAGE + place <= b.pos;
     const uint32_t key = is_seen ? order_key(score) : 0;
+    DCHECK(place >= 0 && place < b.n_page * PAGE);
     b.keys[place] = key;
     if (is_seen) (void)atomicAdd(&b.sh->bins[0][key >> (32 - DIGIT_BITS)], 1);
 }
 
-/* Makes the scores of a warp's keys, n pages of whose group are on their way. */
-template <enum few_work WORK>
-static __device__ __forceinline__ void
-make_scores(const struct few_args &a, const struct few_block &b, int n, const float2 (&weight)[8])
-{
-    const int lane = (int)threadIdx.x % WARP, warp = warp_id(), group = warp / GROUP_WARPS;
-    const int n_page = (int)warp_uniform((uint32_t)group_pages(b)),
-              first = warp % GROUP_WARPS * WARP_KEYS;
-    const int row = first + lane / 4 + lane % 2 * 8; /* whose score the lane gets */
-    const int operand = (first + lane % 16) * ROW_BYTES;
-    const uint64_t q = wgmma_operand(smem_address(b.sh->q));
-    uint32_t stage = 0, parity = 0;
-    wait_phase(&b.sh->q_full, 0);
-    for (int i = 0; i < n_page; i++) {
-        uint32_t v[K_STEPS][4];
-        float c[32];
-        wait_phase(&b.sh->full[group][stage], parity);
-        const float scale = b.sh->scale[group][stage][row];
-        const uint32_t at = smem_address(b.stages + stage * PAGE_BYTES + operand);
-#pragma unroll
-        for (int k = 0; k < K_STEPS; k++)
-            ldmatrix_x4(v[k], at + (uint32_t)(((2 * k + lane / 16) ^ (lane & 7)) << 4));
-        wgmma_fence();
-        wgmma_e4m3_start(c, v[0], q);
-#pragma unroll
-        for (int k = 1; k < K_STEPS; k++) wgmma_e4m3_add(c, v[k], q + (uint64_t)(2 * k));
-        wgmma_commit();
-        wgmma_wait(c);
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(smem_address(&b.sh->empty[group][stage]));
-        const float score = sum_heads(c, weight) * scale;
-        if (lane % 4 < 2) put_score<WORK>(a, b, (group + i * GROUPS) * PAGE + row, score);
-        if (warp % GROUP_WARPS == 0 && n < n_page) {
-            wait_phase(&b.sh->empty[group][stage], parity);
-            copy_page(a, b, b.sh->page[group + n++ * GROUPS], stage);
-        }
-        __syncwarp();
-        if (++stage == a.n_stage) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-}
-
-/* Reads scores that a kernel before has made. A row has room for whole pages. */
-static __device__ __forceinline__ void read_scores(const struct few_args &a,
-                                                   const struct few_block &b)
+/* Reads the token's scores. A row has room for whole pages. */
+static __device__ __forceinline__ void read_scores(const struct choose_args &a,
+                                                   const struct choose_block &b)
 {
     const float *row = a.k.score + (size_t)b.token * a.k.stride + (size_t)b.first_page * PAGE;
     for (int i = (int)threadIdx.x; i < b.n_page * (PAGE / 4); i += THREADS) {
         const float4 v = *(const float4 *)(row + 4 * i);
         const float each[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int j = 0; j < 4; j++) put_score<FEW_CHOICE>(a, b, 4 * i + j, each[j]);
+        for (int j = 0; j < 4; j++) put_score(b, 4 * i + j, each[j]);
     }
 }
 
@@ -232,7 +108,7 @@ static __device__ __forceinline__ int digit_shift(int digit)
 }
 
 /* Counts the digits of keys that share the ones before. */
-static __device__ __forceinline__ void count_digits(const struct few_block &b, int digit,
+static __device__ __forceinline__ void count_digits(const struct choose_block &b, int digit,
                                                     uint32_t prefix)
 {
     const int shift = digit_shift(digit), before = shift + DIGIT_BITS;
@@ -257,10 +133,10 @@ static __device__ __forceinline__ void count_digits(const struct few_block &b, i
 }
 
 /* This block's counts to every block. */
-static __device__ __forceinline__ void share_counts(const struct few_args &a,
-                                                    const struct few_block &b, int digit)
+static __device__ __forceinline__ void share_counts(const struct choose_args &a,
+                                                    const struct choose_block &b, int digit)
 {
-    struct few_shared *sh = b.sh;
+    struct choose_shared *sh = b.sh;
     const uint32_t lane = threadIdx.x % WARP, to = threadIdx.x / WARP;
     const uint32_t full = smem_address(&sh->counts_full[digit]);
     DCHECK(digit >= 0 && digit < DIGITS && a.n_part <= BLOCKS_MAX && b.rank < a.n_part);
@@ -284,10 +160,11 @@ static __device__ __forceinline__ void add_counts(int (&n)[PIECE_BINS], const ui
 }
 
 /* One digit more, by one warp: a lane has eight bins of all blocks, the last lane the lowest. */
-static __device__ __forceinline__ void find_digit(const struct few_args &a, struct few_shared *sh)
+static __device__ __forceinline__ void find_digit(const struct choose_args &a,
+                                                  struct choose_shared *sh)
 {
     const int lane = (int)threadIdx.x % WARP, first = LANE_BINS * (WARP - 1 - lane);
-    struct few_found f = sh->found;
+    struct choose_found f = sh->found;
     int n[LANE_BINS] = {}, own = 0;
     wait_phase<true>(&sh->counts_full[f.n_digit], 0);
     const uint16_t *counts = &sh->counts[f.n_digit][0][first];
@@ -333,8 +210,8 @@ static __device__ __forceinline__ void find_digit(const struct few_args &a, stru
 
 /* Keys of the block that the warp's number names: above the last one wanted, and those that share
  * its digits. */
-static __device__ __forceinline__ void count_taken(const struct few_args &a, struct few_shared *sh,
-                                                   const struct few_found &f)
+static __device__ __forceinline__ void
+count_taken(const struct choose_args &a, struct choose_shared *sh, const struct choose_found &f)
 {
     const int lane = (int)threadIdx.x % WARP, block = warp_id();
     const bool has_equals = f.want < f.n_key;
@@ -356,7 +233,7 @@ static __device__ __forceinline__ void count_taken(const struct few_args &a, str
 }
 
 /* A thread has so many of the block's keys, neighbours. */
-static __device__ __forceinline__ int keys_each(const struct few_block &b)
+static __device__ __forceinline__ int keys_each(const struct choose_block &b)
 {
     return (b.n_page * PAGE + 4 * THREADS - 1) / (4 * THREADS) * 4;
 }
@@ -381,10 +258,11 @@ static __device__ __forceinline__ int sum_before(int v, int *sums, const int *bl
 
 /* Writes this block's share of the chosen. EQUALS: not all of the last one's equals are. */
 template <bool EQUALS>
-static __device__ __forceinline__ void
-write_chosen(const struct few_args &a, const struct few_block &b, const struct few_found &f)
+static __device__ __forceinline__ void write_chosen(const struct choose_args &a,
+                                                    const struct choose_block &b,
+                                                    const struct choose_found &f)
 {
-    struct few_shared *sh = b.sh;
+    struct choose_shared *sh = b.sh;
     const int each = keys_each(b), first = (int)threadIdx.x * each;
     const int end = min(first + each, b.n_page * PAGE);
     const uint32_t lowest = EQUALS ? f.prefix + 1 : max(f.prefix, 1u); /* of those surely chosen */
@@ -417,8 +295,8 @@ write_chosen(const struct few_args &a, const struct few_block &b, const struct f
 }
 
 /* All rows of a token that sees no more than are chosen. */
-static __device__ __forceinline__ void write_all(const struct few_args &a,
-                                                 const struct few_block &b)
+static __device__ __forceinline__ void write_all(const struct choose_args &a,
+                                                 const struct choose_block &b)
 {
     int32_t *slots = a.k.slots + (size_t)topk_row(a.k, b.token) * a.k.topk;
     const int end = min(b.pos + 1 - b.first_page * PAGE, b.n_page * PAGE);
@@ -428,24 +306,12 @@ static __device__ __forceinline__ void write_all(const struct few_args &a,
 
 /* ---- kernels ---- */
 
-template <enum few_work WORK>
-static __device__ __forceinline__ void begin(const struct few_args &a, struct few_shared *sh)
+static __device__ __forceinline__ void begin(struct choose_shared *sh)
 {
-    if (WORK != FEW_CHOICE && threadIdx.x < GROUPS * STAGES_MAX) {
-        mbarrier_init(smem_address(&sh->full[0][0] + threadIdx.x), 1);
-        mbarrier_init(smem_address(&sh->empty[0][0] + threadIdx.x), GROUP_WARPS);
-    }
-    if (threadIdx.x == 0) {
-        if (WORK != FEW_CHOICE) {
-            tensor_map_prefetch(&a.q_map);
-            tensor_map_prefetch(&a.key_map);
-        }
-        mbarrier_init(smem_address(&sh->q_full), 1);
+    if (threadIdx.x == 0)
         for (int i = 0; i < DIGITS; i++) mbarrier_init(smem_address(&sh->counts_full[i]), 1);
-    }
     mbarrier_init_fence();
     async_proxy_fence();
-    if (WORK == FEW_SCORES) return;
     cluster_arrive_relaxed(); /* until all blocks are there */
     int4 *bins = (int4 *)sh->bins;
     for (uint32_t i = threadIdx.x; i < DIGITS * N_BIN / 4; i += THREADS)
@@ -453,56 +319,25 @@ static __device__ __forceinline__ void begin(const struct few_args &a, struct fe
 }
 
 /* The block's pages; a barrier is on the way. */
-static __device__ __forceinline__ void find_pages(const struct few_args &a, struct few_block *b)
+static __device__ __forceinline__ void find_pages(const struct choose_args &a,
+                                                  struct choose_block *b)
 {
     const int32_t *pages = a.k.page_table + (size_t)a.k.request[b->token] * a.k.page_stride;
     b->pos = a.k.pos[b->token];
     const int n_page = b->pos / PAGE + 1, each = (n_page + (int)a.n_part - 1) / (int)a.n_part;
     b->first_page = min((int)b->rank * each, n_page);
     b->n_page = min(each, n_page - b->first_page);
-    b->old_pages = max(b->pos + 1 - (int)a.n_token, 0) / PAGE;
     DCHECK(b->n_page <= BLOCK_PAGES);
     if ((int)threadIdx.x < b->n_page)
         b->sh->page[threadIdx.x] = pages[b->first_page + (int)threadIdx.x];
     __syncthreads();
 }
 
-/* Copies of a group's first pages, n of which are under way: those the step does not write, or all.
- */
-static __device__ __forceinline__ int copy_first(const struct few_args &a,
-                                                 const struct few_block &b, int n, bool only_old)
+static __device__ __forceinline__ void choose(const struct choose_args &a,
+                                              const struct choose_block &b)
 {
-    const int group = warp_id() / GROUP_WARPS, end = min(group_pages(b), (int)a.n_stage);
-    for (; n < end; n++) {
-        const int i = group + n * GROUPS;
-        if (only_old && b.first_page + i >= b.old_pages) break;
-        if (warp_id() % GROUP_WARPS == 0) copy_page(a, b, b.sh->page[i], (uint32_t)n);
-    }
-    __syncwarp();
-    return n;
-}
-
-/* Scores of the block's keys, n_copied pages of each group of which are under way. */
-template <enum few_work WORK>
-static __device__ __forceinline__ void score_pages(const struct few_args &a,
-                                                   const struct few_block &b, int n_copied)
-{
-    float2 weight[8];
-    if (threadIdx.x == 0) {
-        const uint32_t full = smem_address(&b.sh->q_full);
-        mbarrier_arrive_expect(full, QUERY_BYTES);
-        tensor_load(smem_address(b.sh->q), &a.q_map, full, 0, (int)b.token * HEADS, 0);
-    }
-    __syncwarp();
-    n_copied = copy_first(a, b, n_copied, false);
-    read_weights(a, b.token, weight);
-    make_scores<WORK>(a, b, n_copied, weight);
-}
-
-static __device__ __forceinline__ void choose(const struct few_args &a, const struct few_block &b)
-{
-    struct few_shared *sh = b.sh;
-    struct few_found f = {0, 0, (int)a.k.topk, 0};
+    struct choose_shared *sh = b.sh;
+    struct choose_found f = {0, 0, (int)a.k.topk, 0};
     if (threadIdx.x == 0) sh->found = f;
     do {
         if (f.n_digit > 0) count_digits(b, f.n_digit, f.prefix);
@@ -520,37 +355,25 @@ static __device__ __forceinline__ void choose(const struct few_args &a, const st
     }
 }
 
-template <enum few_work WORK>
 __global__ void __launch_bounds__(THREADS, 1)
-    index_few_kernel(const __grid_constant__ struct few_args a)
+    index_choose_kernel(const __grid_constant__ struct choose_args a)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
     SHARED_DYNAMIC(unsigned char, raw);
-    const int group = warp_id() / GROUP_WARPS;
-    struct few_block b;
-    int n_copied = 0;
-    b.sh = (struct few_shared *)raw;
-    b.stages = raw + sizeof *b.sh + (size_t)((uint32_t)group * a.n_stage) * PAGE_BYTES;
-    b.keys = (uint32_t *)(raw + sizeof *b.sh + (size_t)(GROUPS * a.n_stage) * PAGE_BYTES);
+    struct choose_block b;
+    b.sh = (struct choose_shared *)raw;
+    b.keys = (uint32_t *)(raw + sizeof *b.sh);
     b.token = blockIdx.x / a.n_part;
     b.rank = blockIdx.x % a.n_part;
-    begin<WORK>(a, b.sh);
+    begin(b.sh);
     if (!a.reads_ahead) dependency_wait();
     find_pages(a, &b);
-    const bool scores = b.pos >= (int)a.k.topk; /* else all rows are chosen */
-    if (WORK != FEW_CHOICE && scores && a.reads_ahead) n_copied = copy_first(a, b, 0, true);
     if (a.reads_ahead) dependency_wait();
     dependency_release(); /* launch.cuh */
-    if (WORK != FEW_SCORES && b.rank == 0 && threadIdx.x == 0)
+    if (b.rank == 0 && threadIdx.x == 0)
         a.k.counts[topk_row(a.k, b.token)] = min(b.pos + 1, (int)a.k.topk);
-    if (scores) {
-        if (WORK == FEW_CHOICE) {
-            read_scores(a, b);
-        } else {
-            score_pages<WORK>(a, b, n_copied);
-        }
-    }
-    if (WORK == FEW_SCORES) return;
+    const bool scores = b.pos >= (int)a.k.topk; /* else all rows are chosen */
+    if (scores) read_scores(a, b);
     cluster_wait();
     if (scores) {
         choose(a, b);
@@ -562,10 +385,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- launches ---- */
 
-static uint32_t shared_bytes(uint32_t n_stage, uint32_t block_pages)
+static uint32_t shared_bytes(uint32_t block_pages)
 {
-    return (uint32_t)(sizeof(struct few_shared) + GROUPS * n_stage * PAGE_BYTES +
-                      block_pages * PAGE * sizeof(uint32_t));
+    return (uint32_t)(sizeof(struct choose_shared) + block_pages * PAGE * sizeof(uint32_t));
 }
 
 /* Clusters of n_block blocks that the device holds at once: none where no part has room for one. */
@@ -579,31 +401,23 @@ static uint32_t count_clusters(uint32_t n_block)
     cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
     config.gridDim = dim3(n_block);
     config.blockDim = dim3(THREADS);
-    config.dynamicSmemBytes = shared_bytes(STAGES_MAX, BLOCK_PAGES);
+    config.dynamicSmemBytes = shared_bytes(BLOCK_PAGES);
     config.attrs = &cluster;
     config.numAttrs = 1;
-    if (cudaOccupancyMaxActiveClusters(&n, index_few_kernel<FEW_BOTH>, &config) == cudaSuccess &&
-        n > 0)
+    if (cudaOccupancyMaxActiveClusters(&n, index_choose_kernel, &config) == cudaSuccess && n > 0)
         return (uint32_t)n;
     (void)cudaGetLastError();
     return 0;
-}
-
-template <enum few_work WORK> static cudaError_t raise_limits(void)
-{
-    cudaError_t e = raise_shared(index_few_kernel<WORK>, shared_bytes(STAGES_MAX, BLOCK_PAGES));
-    if (e != cudaSuccess || WORK == FEW_SCORES) return e;
-    return cudaFuncSetAttribute(index_few_kernel<WORK>,
-                                cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
 }
 
 cudaError_t index_choose_init(struct sm90_limits *limits)
 {
     static_assert((int)BLOCKS_MAX >> (INDEX_CLUSTERS - 1) == (int)ADDED_BLOCKS,
                   "of 16, 8 and 4 blocks");
-    cudaError_t e = raise_limits<FEW_SCORES>();
-    if (e == cudaSuccess) e = raise_limits<FEW_CHOICE>();
-    if (e == cudaSuccess) e = raise_limits<FEW_BOTH>();
+    cudaError_t e = raise_shared(index_choose_kernel, shared_bytes(BLOCK_PAGES));
+    if (e == cudaSuccess)
+        e = cudaFuncSetAttribute(index_choose_kernel,
+                                 cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     for (uint32_t i = 0; i < INDEX_CLUSTERS && e == cudaSuccess; i++) {
         limits->index_blocks[i] = BLOCKS_MAX >> i;
         limits->index_clusters[i] = count_clusters(BLOCKS_MAX >> i);
@@ -628,50 +442,21 @@ static uint32_t cluster_blocks(const struct sm90_limits &limits, uint32_t n_toke
     return fewest;
 }
 
-bool index_choose_takes(const struct cuda_backend *c, const struct score_args &s,
-                        uint32_t n_request, uint32_t max_context)
+bool index_choose_takes(const struct cuda_backend *c, uint32_t n_token, uint32_t max_context)
 {
-    return c->sm90 && s.n_head == HEADS && s.kv.type != KV_TYPE_F32 && s.n_token >= 1 &&
-           s.n_token <= TOKENS_MAX && s.n_token <= REQUEST_TOKENS * n_request &&
-           (uint64_t)s.n_token * s.stride <= c->score_floats &&
-           cluster_blocks(c->limits, s.n_token, max_context) != 0;
+    const uint32_t alone = n_token <= TOKENS_ALONE ? CONTEXT_ALONE : CONTEXT_SHORT;
+    return c->sm90 && n_token >= 1 && n_token <= TOKENS_MAX && max_context > alone &&
+           cluster_blocks(c->limits, n_token, max_context) != 0;
 }
 
-template <enum few_work WORK>
-static fathom_err launch(struct cuda_backend *c, struct few_args a, uint32_t n_part,
-                         uint32_t max_context)
+fathom_err index_choose(struct cuda_backend *c, const struct topk_args &k, uint32_t n_token,
+                        uint32_t max_context, bool reads_ahead)
 {
+    ASSERT(index_choose_takes(c, n_token, max_context) && k.first_token == 0);
+    const uint32_t n_part = cluster_blocks(c->limits, n_token, max_context);
     const uint32_t block_pages = ceil_div(ceil_div(max_context, PAGE), n_part);
-    const uint32_t group_pages = ceil_div(block_pages, GROUPS);
     ASSERT(block_pages <= BLOCK_PAGES);
-    a.n_part = n_part;
-    a.n_stage = WORK == FEW_CHOICE ? 0 : group_pages < STAGES_MAX ? group_pages : STAGES_MAX;
-    return cuda_launch_clusters(c, WORK == FEW_SCORES ? "index scores" : "index_topk",
-                                index_few_kernel<WORK>, dim3(a.s.n_token * n_part),
-                                WORK == FEW_SCORES ? 1 : n_part, THREADS,
-                                shared_bytes(a.n_stage, WORK == FEW_SCORES ? 0 : block_pages), a);
-}
-
-fathom_err index_choose(struct cuda_backend *c, const struct score_args &s,
-                        const struct topk_args &k, uint32_t max_context, bool reads_ahead)
-{
-    ASSERT(index_choose_takes(c, s, s.n_token, max_context) && s.first_token == 0);
-    ASSERT((uintptr_t)s.q % 16 == 0 && (uintptr_t)s.weight % 16 == 0);
-    struct few_args a = {};
-    a.s = s;
-    a.k = k;
-    a.n_token = s.n_token;
-    a.reads_ahead = reads_ahead;
-    const uint32_t n_row = s.n_token * HEADS, n_page = ceil_div(max_context, PAGE);
-    CU_TRY(c, make_map(&a.q_map, s.q, ROW_BYTES, n_row, 1, (size_t)n_row * ROW_BYTES, HEADS),
-           "index_topk");
-    CU_TRY(c, make_map(&a.key_map, s.kv.index, ROW_BYTES, PAGE, s.n_page, s.kv.page_bytes, PAGE),
-           "index_topk");
-    const uint32_t n_part = cluster_blocks(c->limits, s.n_token, max_context);
-    if (max_context <= BOTH_CONTEXT && s.n_token <= BOTH_TOKENS)
-        return launch<FEW_BOTH>(c, a, n_part, max_context);
-    const uint32_t spread = c->limits.n_sm / s.n_token, most = ceil_div(n_page, GROUPS);
-    const uint32_t wanted = spread < most ? spread : most;
-    TRY(launch<FEW_SCORES>(c, a, wanted > n_part ? wanted : n_part, max_context));
-    return launch<FEW_CHOICE>(c, a, n_part, max_context);
+    const struct choose_args a = {k, n_part, reads_ahead};
+    return cuda_launch_clusters(c, "index_topk", index_choose_kernel, dim3(n_token * n_part),
+                                n_part, THREADS, shared_bytes(block_pages), a);
 }

@@ -10,7 +10,8 @@
  * Errors   what the runtime says */
 gpu_error product_few_init(struct sm90_limits *out);
 
-/* product_few - out[row][n] of struct product_args, plain or mapped, on the tensor cores
+/* product_few - out[row][n] of struct product_args, plain or mapped, or mapped out_h, on the tensor
+ * cores
  *
  * tile     rows that a block takes at once: 8, 16, 32 or 64; mapped: tasks of at most so many
  * n_tile   plain: tiles of rows; mapped: tasks at most, *a.n_task the true count

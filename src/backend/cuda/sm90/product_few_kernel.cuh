@@ -532,39 +532,61 @@ static __device__ __forceinline__ float finished(const struct product_rows &, ui
     return int8_value(sum, in_scale, out_scale);
 }
 
-/* The outputs of row `row` of a tile; NULL: there is no such row. */
-static __device__ __forceinline__ float *outputs_of(const struct few_work &w,
-                                                    const struct product_rows &rows, int row)
+/* The outputs of row `row` of a tile, bf16 where it is ROUNDED and there is out_h, else f32; NULL:
+ * there is no such row. */
+template <bool ROUNDED>
+static __device__ __forceinline__ char *outputs_of(const struct few_work &w,
+                                                   const struct product_rows &rows, int row)
 {
-    return row < rows.n ? w.a.out + (size_t)out_row(rows, row) * w.a.out_stride : NULL;
+    if (row >= rows.n) return NULL;
+    const size_t at = (size_t)out_row(rows, row) * w.a.out_stride;
+    return ROUNDED && w.a.out_h ? (char *)(w.a.out_h + at) : (char *)(w.a.out + at);
 }
 
 /* Those of a lane's rows 2 t and the next of 8, kept for a run: its tiles may be as short as two K
  * lines. More rows take registers that sums need. */
 template <int N> struct few_outputs {
     enum { KEPT = N == 8 };
-    float *row[2];
+    char *row[2];
 };
 
-template <int N>
+template <bool ROUNDED, int N>
 static __device__ __forceinline__ void
 outputs_keep(struct few_outputs<N> &o, const struct few_work &w, const struct product_rows &rows)
 {
     const int first = 2 * ((int)threadIdx.x % 4);
-    for (int i = 0; i < 2 && few_outputs<N>::KEPT; i++) o.row[i] = outputs_of(w, rows, first + i);
+    for (int i = 0; i < 2 && few_outputs<N>::KEPT; i++)
+        o.row[i] = outputs_of<ROUNDED>(w, rows, first + i);
 }
 
 /* Output `column` of two rows. */
 template <int G, typename SUM>
 static __device__ __forceinline__ void
-store_pair(const struct few_work &w, const struct product_rows &rows, float *to0, float *to1,
+store_pair(const struct few_work &w, const struct product_rows &rows, char *to0, char *to1,
            uint32_t column, SUM sum0, SUM sum1, const float2 &in_scale, float out_scale)
 {
     if (column >= w.a.n) return;
     const float x = finished<G>(rows, column, sum0, in_scale.x, out_scale);
     const float y = finished<G>(rows, column, sum1, in_scale.y, out_scale);
-    if (to0) to0[column] = x;
-    if (to1) to1[column] = y;
+    if (to0) ((float *)to0)[column] = x;
+    if (to1) ((float *)to1)[column] = y;
+}
+
+/* The same rounded: a lane of an even column stores its own and the next of the first row, one of
+ * an odd column those of the second. */
+template <int G, typename SUM>
+static __device__ __forceinline__ void
+store_rounded(const struct few_work &w, const struct product_rows &rows, char *to0, char *to1,
+              uint32_t column, SUM sum0, SUM sum1, const float2 &in_scale, float out_scale)
+{
+    const bool odd = column % 2;
+    const uint32_t known = min(column, w.a.n - 1);
+    const float x = finished<G>(rows, known, sum0, in_scale.x, out_scale);
+    const float y = finished<G>(rows, known, sum1, in_scale.y, out_scale);
+    const float other = shfl_xor(odd ? x : y, 4); /* lanes of a column are four neighbours */
+    char *const to = odd ? to1 : to0;
+    if (to && column < w.a.n)
+        ((uint32_t *)to)[column / 2] = odd ? pack_bf16(other, y) : pack_bf16(x, other);
 }
 
 /* Sends a part's sums to the blocks that add them up: eighth u to block u / (eighths of a block).
@@ -614,14 +636,14 @@ add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t 
             add_bits(y, v.y);
         }
         const int row = 8 * (int)(i % (N / 8)) + 2 * ((int)lane % 4);
-        store_pair<G>(w, rows, outputs_of(w, rows, row), outputs_of(w, rows, row + 1), column, x, y,
-                      in_scale, out_scale);
+        store_pair<G>(w, rows, outputs_of<false>(w, rows, row), outputs_of<false>(w, rows, row + 1),
+                      column, x, y, in_scale, out_scale);
     }
     __syncwarp();
     if (lane == 0) mbarrier_arrive(smem_address(&b.s->read));
 }
 
-template <int N, int G>
+template <bool ROUNDED, int N, int G>
 static __device__ __forceinline__ void
 store_tile(const struct few_work &w, const struct product_rows &rows,
            const struct few_outputs<N> &o, uint32_t column0,
@@ -631,11 +653,19 @@ store_tile(const struct few_work &w, const struct product_rows &rows,
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
         const int row = 8 * j + 2 * ((int)threadIdx.x % 4);
-        float *to0 = few_outputs<N>::KEPT ? o.row[0] : outputs_of(w, rows, row);
-        float *to1 = few_outputs<N>::KEPT ? o.row[1] : outputs_of(w, rows, row + 1);
-        store_pair<G>(w, rows, to0, to1, column, sum[4 * j], sum[4 * j + 1], s.in[j], s.out[0]);
-        store_pair<G>(w, rows, to0, to1, column + 8, sum[4 * j + 2], sum[4 * j + 3], s.in[j],
-                      s.out[1]);
+        char *to0 = few_outputs<N>::KEPT ? o.row[0] : outputs_of<ROUNDED>(w, rows, row);
+        char *to1 = few_outputs<N>::KEPT ? o.row[1] : outputs_of<ROUNDED>(w, rows, row + 1);
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const auto sum0 = sum[4 * j + 2 * half], sum1 = sum[4 * j + 2 * half + 1];
+            if (ROUNDED && w.a.out_h) {
+                store_rounded<G>(w, rows, to0, to1, column + 8 * half, sum0, sum1, s.in[j],
+                                 s.out[half]);
+            } else {
+                store_pair<G>(w, rows, to0, to1, column + 8 * half, sum0, sum1, s.in[j],
+                              s.out[half]);
+            }
+        }
     }
 }
 
@@ -654,7 +684,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
         if (is_packed<G>()) rows.row_scale = NULL; /* they have none, and tiles may be short */
         struct few_scales<N> scales;
         struct few_outputs<N> outputs;
-        if (!SPLIT) outputs_keep(outputs, w, rows);
+        if (!SPLIT) outputs_keep<MAPPED>(outputs, w, rows);
 #pragma unroll
         for (int j = 0; j < N / 8 && !SPLIT; j++) scales.in[j] = pair_scales<G>(w, rows, j);
         for (uint32_t col = r.col; col < r.col_end; col++, n_item++) {
@@ -683,7 +713,7 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                 if (CUT && r.k_end < w.n_k_line) {
                     hand_on<N>(w, sum);
                 } else {
-                    store_tile<N, G>(w, rows, outputs, col * BM, sum, scales);
+                    store_tile<MAPPED, N, G>(w, rows, outputs, col * BM, sum, scales);
                 }
             }
         }

@@ -195,6 +195,7 @@ WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 16, 32, 16, 17, 18, 19, 20)
 WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 32, 64, 32, 33, 34, 35, 36)
 WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 48, 96, 48, 49, 50, 51, 52)
 WGMMA_BF16_KEPT(wgmma_bf16_add, "+f", 1, 64, 128, 64, 65, 66, 67, 68)
+WGMMA_BF16_KEPT(wgmma_bf16_start, "=f", 0, 32, 64, 32, 33, 34, 35, 36)
 WGMMA_BF16_KEPT(wgmma_bf16_start, "=f", 0, 64, 128, 64, 65, 66, 67, 68)
 
 /* c += a * b of 64 rows x 128 columns, K = 16 bf16: a in registers, as mma_bf16 has it for the
