@@ -20,7 +20,9 @@ fathom_err quantizer_init(struct quantizer *q, uint32_t n_expert, uint32_t n_thr
     *q = (struct quantizer){.n_expert = n_expert};
     q->experts = mem_calloc(n_expert, sizeof *q->experts);
     if (!q->experts) FAIL(d, FATHOM_ENOMEM, "no memory for views of %u experts", n_expert);
-    return thread_pool_create(&q->pool, n_thread ? n_thread : os_n_cpu(), d);
+    fathom_err err = thread_pool_create(&q->pool, n_thread ? n_thread : os_n_cpu(), d);
+    if (err) quantizer_fini(q);
+    return err;
 }
 
 void quantizer_fini(struct quantizer *q)

@@ -24,7 +24,7 @@ struct quantizer {
     size_t n_used;
 };
 
-/* quantizer_init - n_thread as in struct model_limits; ENOMEM
+/* quantizer_init - n_thread as in struct model_limits; ENOMEM, which leaves nothing held
  * quantizer_fini - accepts a zeroed struct */
 fathom_err quantizer_init(struct quantizer *q, uint32_t n_expert, uint32_t n_thread,
                           fathom_diag *d);
