@@ -7,8 +7,7 @@
 #include "backend/cuda/k_parts.h"
 
 enum { PLANES = 3, K_LINE = K_LINE_BYTES / 2, K_PART_LINES = ROUTER_K_PART_LINES };
-/* Up to which kernels for few tokens run: the choice, and the scores, which many tokens' kernel
- * makes in blocks of 128 tokens, 14 of them for the first 128. */
+/* Up to which kernels for few tokens run, of the scores and of the choice. */
 enum { ROUTER_FEW_TOKENS = 64 };
 static_assert(PLANES * 8 >= 24, "three bf16 mantissas hold one of f32");
 
