@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/cuda_int.cuh"
+#include "simt/simt_fault.h"
 
 /* in_turn - rows belong to experts 0 to 3 in turn, of which a problem may have fewer */
 static inline int32_t in_turn(uint32_t row)
@@ -37,6 +38,14 @@ static inline uint32_t map_rows(PROBLEM &p, int32_t n_expert, uint32_t tile, EXP
     p.a.n_task = &p.n_task;
     p.a.rows = p.rows.data();
     return (uint32_t)p.tasks.size();
+}
+
+/* last_cluster - blocks of a cluster of the last launch */
+static inline uint32_t last_cluster(void)
+{
+    struct simt_usage u;
+    simt_get_usage(&u);
+    return (uint32_t)u.cluster_size;
 }
 
 static std::vector<float> handed_sums_room;

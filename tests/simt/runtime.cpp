@@ -81,7 +81,7 @@ int n_device = 1;
 bool is_barred[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX]; /* peer access cannot be had */
 bool is_peer[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX];   /* it has been enabled */
 size_t n_allocated[SIMT_DEVICES_MAX];
-size_t n_event, n_graph, n_replay;
+size_t n_event, n_graph, n_replay, last_cluster;
 std::map<void *, allocation> allocations;
 /* Not destroyed at exit: engines are kept to the end, and what looks for leaks finds them here. */
 std::vector<simt_engine *> &idle_engines = *new std::vector<simt_engine *>;
@@ -95,6 +95,7 @@ std::recursive_mutex lock;
 std::condition_variable_any enqueued;
 int n_thread; /* that have said which device is theirs */
 std::map<const char *, size_t> pinned;
+std::map<const void *, size_t> shared_room; /* of kernels whose limit has been set */
 std::vector<cudaStream_t> streams;
 
 simt_call failing;    /* the kind that fails */
@@ -326,9 +327,10 @@ bool simt_records(void *stream)
     return ((cudaStream_t)stream)->capture != NULL;
 }
 
-cudaError_t simt_launch(cudaStream_t stream, std::function<void()> kernel)
+cudaError_t simt_launch(cudaStream_t stream, unsigned n_cluster, std::function<void()> kernel)
 {
     guard hold(lock);
+    last_cluster = n_cluster;
     const int device = stream->device;
     if (user.device >= 0 && user.device != device) return cudaErrorInvalidValue;
     cudaError_t e = outcome(SIMT_LAUNCH, device);
@@ -340,6 +342,22 @@ cudaError_t simt_launch(cudaStream_t stream, std::function<void()> kernel)
         if (simt_is_trapped()) broken[device] = cudaErrorLaunchFailure;
         simt_link_flush(device, true);
     });
+}
+
+cudaError_t simt_raise_shared(const void *kernel, size_t n_byte)
+{
+    guard hold(lock);
+    if (n_byte > shared_max()) return cudaErrorInvalidValue;
+    shared_room[kernel] = n_byte;
+    return cudaSuccess;
+}
+
+size_t simt_shared_room(const void *kernel)
+{
+    static constexpr size_t ROOM_PLAIN = 48 << 10;
+    guard hold(lock);
+    const auto at = shared_room.find(kernel);
+    return at == shared_room.end() ? ROOM_PLAIN : at->second;
 }
 
 /* ---- faults ------------------------------------------------------------------------------- */
@@ -371,7 +389,8 @@ void simt_set_odd(int device, const char *name, size_t n_bytes)
 
 void simt_get_usage(struct simt_usage *out)
 {
-    *out = {allocations.size(), pinned.size(), streams.size(), n_event, n_graph, n_replay};
+    *out = {allocations.size(), pinned.size(), streams.size(), n_event, n_graph, n_replay,
+            last_cluster};
 }
 
 /* ---- device ------------------------------------------------------------------------------- */

@@ -48,7 +48,8 @@ void simt_set_memory(size_t n_bytes);
 
 struct simt_usage {
     size_t n_allocation, n_pinned, n_stream, n_event, n_graph;
-    size_t n_replay; /* recordings launched since the start */
+    size_t n_replay;     /* recordings launched since the start */
+    size_t cluster_size; /* blocks of a cluster of the last kernel launched; 1: it has none */
 };
 void simt_get_usage(struct simt_usage *out);
 

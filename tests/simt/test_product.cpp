@@ -410,6 +410,23 @@ void check(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor, bool map
     }
 }
 
+/* Where a multiprocessor has no room for a block for each of eight K parts, blocks make two each. */
+void check_two_parts(uint32_t n_row, uint32_t tile, uint32_t n_sm, const pack4 &pack = {})
+{
+    problem p;
+    sm90_limits roomy = {}, few = {};
+    make(p, n_row, 64, 24 * K_LINE, 1, false);
+    if (pack.tile_bytes) make_u4(p, pack);
+    roomy.n_sm = 4 * N_SM;
+    few.n_sm = n_sm;
+    const std::vector<float> want = run(MANY, p, false, PRODUCT_LARGE_TILE, n_row, roomy);
+    check_sums(p, false, want);
+    assert_true(run(FEW, p, false, tile, n_row, roomy) == want);
+    assert_int_equal(last_cluster(), 8);
+    assert_true(run(FEW, p, false, tile, n_row, few) == want);
+    assert_int_equal(last_cluster(), 4);
+}
+
 /* The same, with tiles that are cut between blocks. */
 void check_cut(uint32_t n_row, uint32_t n, uint32_t k, const pack4 &pack)
 {
@@ -449,6 +466,15 @@ void test_plain(void **)
     check(65, 128, 24 * 128, 1, false);
     check(140, 144, 2 * 128, 1, false);
     check(131, 512, 6 * 128, 1, false);
+}
+
+void test_two_parts(void **)
+{
+    check_two_parts(5, 8, 1);
+    check_two_parts(29, 32, 1);
+    check_two_parts(50, 64, 2);
+    check_two_parts(3, 8, 1, packed_as(1, DTYPE_F16, true));
+    check_two_parts(33, 64, 2, packed_as(1, DTYPE_F16, true));
 }
 
 void test_row_scales(void **)
@@ -745,6 +771,7 @@ int main(int argc, char **argv)
     simt_set_capability(9, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_two_parts),
         cmocka_unit_test(test_row_scales),
         cmocka_unit_test(test_int8),
         cmocka_unit_test(test_mapped),

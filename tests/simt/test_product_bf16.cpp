@@ -157,6 +157,27 @@ void check_many(uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divisor)
     }
 }
 
+/* Where a multiprocessor has no room for a block for each of eight K parts, blocks make two each. */
+void check_two_parts(uint32_t n_row, uint32_t tile, uint32_t n_sm)
+{
+    problem p;
+    sm90_limits roomy = {}, few = {};
+    make(p, n_row, 64, 24 * 64, 0);
+    roomy.n_sm = 4 * N_SM;
+    few.n_sm = n_sm;
+    const std::vector<float> want = run(p, 32, NULL);
+    assert_true(run(p, tile, &roomy) == want);
+    assert_int_equal(last_cluster(), 8);
+    assert_true(run(p, tile, &few) == want);
+    assert_int_equal(last_cluster(), 4);
+}
+
+void test_two_parts(void **)
+{
+    check_two_parts(5, 8, 1);
+    check_two_parts(50, 64, 2);
+}
+
 void test_parts(void **)
 {
     check(5, 80, 3 * 64, 0);   /* one */
@@ -194,6 +215,7 @@ int main(void)
     simt_set_capability(9, 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_two_parts),
         cmocka_unit_test(test_rows),
         cmocka_unit_test(test_mapped),
         cmocka_unit_test(test_many),

@@ -286,6 +286,27 @@ void check(bool is_mx, uint32_t n_row, uint32_t n, uint32_t k, uint32_t in_divis
         assert_true(run(p, mapped, PRODUCT_LARGE_TILE, &limits) == want);
 }
 
+/* Where a multiprocessor has no room for a block for each of eight K parts, blocks make two each. */
+void check_two_parts(bool is_mx, uint32_t n_row, uint32_t tile, uint32_t n_sm)
+{
+    problem p;
+    sm90_limits roomy = {}, few = {};
+    make(p, is_mx, n_row, 64, 24 * 128, 1, false);
+    roomy.n_sm = 4 * N_SM;
+    few.n_sm = n_sm;
+    const std::vector<float> want = run(p, false, 32, NULL);
+    assert_true(run(p, false, tile, &roomy) == want);
+    assert_int_equal(last_cluster(), 8);
+    assert_true(run(p, false, tile, &few) == want);
+    assert_int_equal(last_cluster(), 4);
+}
+
+void test_two_parts(void **)
+{
+    check_two_parts(false, 5, 8, 1);
+    check_two_parts(true, 29, 32, 2);
+}
+
 void test_plain(void **)
 {
     check(false, 5, 80, 128, 1, false);
@@ -424,6 +445,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_weights_are_exact),
         cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_two_parts),
         cmocka_unit_test(test_half_a_line),
         cmocka_unit_test(test_mapped),
         cmocka_unit_test(test_many),

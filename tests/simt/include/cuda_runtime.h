@@ -203,8 +203,12 @@ struct cudaLaunchConfig_t {
 /* simt_enqueue - do this once the stream gets there */
 cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action);
 
-/* simt_launch - the same for a kernel, which may be made to fail (simt_fault.h) */
-cudaError_t simt_launch(cudaStream_t stream, std::function<void()> kernel);
+/* simt_launch - the same for a kernel, n_cluster blocks a cluster, which may fail (simt_fault.h)
+ * simt_raise_shared - lets a kernel's blocks have n_byte of dynamic shared memory, else 48 KB
+ * simt_shared_room - what they may have */
+cudaError_t simt_launch(cudaStream_t stream, unsigned n_cluster, std::function<void()> kernel);
+cudaError_t simt_raise_shared(const void *kernel, size_t n_byte);
+size_t simt_shared_room(const void *kernel);
 
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int device);
@@ -244,11 +248,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to);
 
-template <typename F> static inline cudaError_t cudaFuncSetAttribute(F *, cudaFuncAttribute, int n)
+template <typename F>
+static inline cudaError_t cudaFuncSetAttribute(F *kernel, cudaFuncAttribute attribute, int n)
 {
-    struct cudaDeviceProp p;
-    (void)cudaGetDeviceProperties(&p, 0);
-    return (size_t)n <= p.sharedMemPerBlockOptin ? cudaSuccess : cudaErrorInvalidValue;
+    if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+    return simt_raise_shared((const void *)kernel, (size_t)n);
 }
 
 template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *out, F *)
@@ -262,9 +266,8 @@ template <typename F> static inline cudaError_t cudaFuncGetAttributes(cudaFuncAt
 static inline unsigned simt_cluster_size(const cudaLaunchConfig_t &c)
 {
     for (unsigned i = 0; i < c.numAttrs; i++) {
-        if (c.attrs[i].id == cudaLaunchAttributeClusterDimension) {
+        if (c.attrs[i].id == cudaLaunchAttributeClusterDimension)
             return c.attrs[i].val.clusterDim.x;
-        }
     }
     return 1;
 }
@@ -287,7 +290,8 @@ static inline cudaError_t cudaLaunchKernelEx(const struct cudaLaunchConfig_t *co
     const std::tuple<PARAMS...> values(args...);
     const unsigned n_cluster = simt_cluster_size(c);
     if (c.gridDim.x == 0 || c.gridDim.y == 0 || c.gridDim.z == 0) return cudaErrorInvalidValue;
-    return simt_launch(c.stream, [c, n_cluster, kernel, values] {
+    if (c.dynamicSmemBytes > simt_shared_room((const void *)kernel)) return cudaErrorInvalidValue;
+    return simt_launch(c.stream, n_cluster, [c, n_cluster, kernel, values] {
         simt_run(c.gridDim, c.blockDim, n_cluster, c.dynamicSmemBytes,
                  [kernel, &values] { std::apply(kernel, values); });
     });

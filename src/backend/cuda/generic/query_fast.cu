@@ -11,6 +11,10 @@
  * weights. */
 enum { ABSORB_FEW_TILES = 256 };
 
+/* Blocks of query_kernel that absorb, of a multiprocessor, so that it has room for those that
+ * rotate as well: more tiles than that have blocks of their own for every other one. */
+enum { ABSORB_SM_BLOCKS = 7 };
+
 /* How W_UK^T q_nope is cut: a block has COLS of a head's 512 columns, as RT tiles of 16 (the
  * 16-row operand) a warp; tokens are the 8-column one. The sum of a value is one chain over the 128
  * terms whatever the cut. */
@@ -216,7 +220,9 @@ fathom_err absorb_fast(struct cuda_backend *c, struct query_args *q)
 {
     const uint32_t n_few = ceil_div(q->n_absorb_token, absorb_few::TOKENS);
     if (c->lean || (q->n_absorb_token <= ABSORB_FEW_MAX && q->n_head * n_few <= ABSORB_FEW_TILES)) {
-        q->n_absorb = q->n_head * absorb_few::BLOCKS * n_few;
+        const uint32_t each = q->n_head * absorb_few::BLOCKS;
+        const uint32_t room = ABSORB_SM_BLOCKS * (uint32_t)c->properties.multiProcessorCount;
+        q->n_absorb = each * (each * n_few <= room ? n_few : ceil_div(n_few, 2));
         return FATHOM_OK;
     }
     struct query_args many = *q;

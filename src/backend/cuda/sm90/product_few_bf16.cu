@@ -5,12 +5,8 @@
 /* Of tiles of N rows. Experts have one part of K (k_parts.h). */
 template <int N> static cudaError_t init_rows(void)
 {
-    uint32_t n_cluster = UINT32_MAX; /* a launch asks for as many clusters as FP8's */
-    cudaError_t e = init_kernel<N, true, false, FEW_BF16>(0, &n_cluster);
-    if (e == cudaSuccess) e = init_kernel<N, false, false, FEW_BF16>(0, &n_cluster);
-    for (uint32_t i = 1; i < FEW_K_PARTS && e == cudaSuccess; i++)
-        e = init_kernel<N, false, true, FEW_BF16>(i, &n_cluster);
-    return e;
+    uint32_t n_block = UINT32_MAX; /* a launch asks for as many as FP8's */
+    return init_plain<N, FEW_BF16>(&n_block);
 }
 
 cudaError_t product_few_bf16_init(void)

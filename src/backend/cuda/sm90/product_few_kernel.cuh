@@ -309,10 +309,10 @@ static __device__ __forceinline__ void add_bf16_line(float (&sum)[N / 2], const 
 /* ---- U4 weights that are turned ahead ---- */
 
 /* Those of plain products come before the inputs do. */
-template <int N, bool MAPPED, bool SPLIT, int G>
+template <int N, bool MAPPED, int PARTS, int G>
 static __host__ __device__ constexpr bool can_turn(void)
 {
-    return G > 0 && N <= 16 && SPLIT && !MAPPED;
+    return G > 0 && N <= 16 && PARTS == 1 && !MAPPED;
 }
 
 /* Makes E4M3 codes of all of a block's weights, which arrive before its inputs do. */
@@ -589,22 +589,32 @@ store_rounded(const struct few_work &w, const struct product_rows &rows, char *t
         ((uint32_t *)to)[column / 2] = odd ? pack_bf16(other, y) : pack_bf16(x, other);
 }
 
-/* Sends a part's sums to the blocks that add them up: eighth u to block u / (eighths of a block).
- */
-template <int N, int G>
-static __device__ __forceinline__ void send_k_part(const struct few_work &w,
-                                                   const struct few_block<N, G> &b, uint32_t part,
-                                                   const typename few_sum<G>::type (&k_part)[N / 2])
+/* Where a tile's sums lie in buffer `part`: of all K parts, this block's eighths. */
+template <int PARTS, int N, int G>
+static __device__ __forceinline__ float2 *sums_at(const struct few_work &w,
+                                                  const struct few_block<N, G> &b, uint32_t part)
+{
+    DCHECK(part < w.n_part && w.n_k_part == w.cluster_size * PARTS);
+    return b.parts[part * PARTS].sum;
+}
+
+/* Sends the sums of the block's i-th K part to the blocks that add them up: eighth u to block
+ * u / (eighths of a block). */
+template <int PARTS, int N, int G>
+static __device__ __forceinline__ void
+send_k_part(const struct few_work &w, const struct few_block<N, G> &b, uint32_t part, uint32_t i,
+            const typename few_sum<G>::type (&k_part)[N / 2])
 {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
                    mine = UNITS / w.cluster_size;
     const uint32_t ready = smem_address(&b.s->ready[part]);
-    DCHECK(part < w.n_part);
+    const uint32_t sums = smem_address(sums_at<PARTS>(w, b, part)),
+                   first = (b.cluster_rank * PARTS + i) * mine;
 #pragma unroll
     for (uint32_t half = 0; half < 2; half++) {
         const uint32_t unit = 2 * warp + half, to = unit / mine;
-        const uint32_t place = (b.cluster_rank * mine + unit % mine) * (N / 8) * WARP + lane;
-        const uint32_t at = cluster_address(smem_address(&b.parts[part].sum[place]), to);
+        const uint32_t place = (first + unit % mine) * (N / 8) * WARP + lane;
+        const uint32_t at = cluster_address(sums + place * (uint32_t)sizeof(float2), to);
         const uint32_t barrier = cluster_address(ready, to);
 #pragma unroll
         for (uint32_t j = 0; j < N / 8; j++) {
@@ -616,7 +626,7 @@ static __device__ __forceinline__ void send_k_part(const struct few_work &w,
 }
 
 /* Adds up this block's eighths of a tile, parts in ascending order, and writes them. */
-template <int N, int G>
+template <int PARTS, int N, int G>
 static __device__ __forceinline__ void
 add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t part,
             uint32_t parity, const struct product_rows &rows, uint32_t column0, float tile_scale)
@@ -624,13 +634,13 @@ add_k_parts(const struct few_work &w, const struct few_block<N, G> &b, uint32_t 
     const uint32_t lane = threadIdx.x % WARP, mine = UNITS / w.cluster_size, pairs = mine * (N / 8);
     wait_phase<true>(&b.s->ready[part], parity);
     for (uint32_t i = threadIdx.x / WARP; i < pairs; i += CONSUMER_WARPS) {
-        const float2 *from = b.parts[part].sum + i * WARP + lane;
+        const float2 *from = sums_at<PARTS>(w, b, part) + i * WARP + lane;
         const uint32_t unit = b.cluster_rank * mine + i / (N / 8);
         const uint32_t column = column0 + unit * 8 + lane / 4;
         const float2 in_scale = pair_scales<G>(w, rows, (int)(i % (N / 8)));
         const float out_scale = is_e2m1<G>() ? tile_scale : column_scale<G>(w, rows, column);
         typename few_sum<G>::type x = 0, y = 0;
-        for (uint32_t k_part = 0; k_part < w.cluster_size; k_part++) {
+        for (uint32_t k_part = 0; k_part < w.cluster_size * PARTS; k_part++) {
             const float2 v = from[k_part * pairs * WARP];
             add_bits(x, v.x);
             add_bits(y, v.y);
@@ -669,11 +679,11 @@ store_tile(const struct few_work &w, const struct product_rows &rows,
     }
 }
 
-template <int N, bool MAPPED, bool SPLIT, int G>
+template <int N, bool MAPPED, int PARTS, int G>
 static __device__ __forceinline__ void consume(const struct few_work &w,
                                                const struct few_block<N, G> &b)
 {
-    constexpr bool CUT = MAPPED && !SPLIT && may_cut<G>();
+    constexpr bool SPLIT = PARTS > 0, CUT = MAPPED && !SPLIT && may_cut<G>();
     struct few_walk walk = walk_of<MAPPED, CUT>(w, MAPPED ? (uint32_t)*w.a.n_task : w.n_row_tile);
     struct few_run r;
     const struct u4_lane lane = u4_lane_of(w, b);
@@ -693,19 +703,22 @@ static __device__ __forceinline__ void consume(const struct few_work &w,
                 const float scale = is_e2m1<G>() ? column_scale<G>(w, rows, col * BM) : 0.0f;
                 if (threadIdx.x == 0) {
                     mbarrier_arrive_expect(smem_address(&b.s->ready[n_item % 2]),
-                                           sizeof(struct few_parts<N>));
+                                           PARTS * (uint32_t)sizeof(struct few_parts<N>));
                 }
-                if constexpr (can_turn<N, MAPPED, SPLIT, G>()) {
-                    if (w.turns)
-                        sum_turned_part<N, G>(sum, w, b, lane);
-                    else
+#pragma unroll 1
+                for (uint32_t i = 0; i < PARTS; i++) {
+                    if constexpr (can_turn<N, MAPPED, PARTS, G>()) {
+                        if (w.turns)
+                            sum_turned_part<N, G>(sum, w, b, lane);
+                        else
+                            sum_k_part<N, MAPPED, G>(sum, w, b, lane, at);
+                    } else {
                         sum_k_part<N, MAPPED, G>(sum, w, b, lane, at);
-                } else {
-                    sum_k_part<N, MAPPED, G>(sum, w, b, lane, at);
+                    }
+                    if (n_item && i == 0) wait_phase(&b.s->read, (n_item - 1) % 2);
+                    send_k_part<PARTS>(w, b, n_item % 2, i, sum);
                 }
-                if (n_item) wait_phase(&b.s->read, (n_item - 1) % 2);
-                send_k_part<N, G>(w, b, n_item % 2, sum);
-                add_k_parts<N, G>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM, scale);
+                add_k_parts<PARTS>(w, b, n_item % 2, n_item / 2 % 2, rows, col * BM, scale);
             } else {
                 scales.out[0] = column_scale<G>(w, rows, lane_column(col * BM));
                 scales.out[1] = column_scale<G>(w, rows, lane_column(col * BM) + 8);
@@ -728,27 +741,30 @@ template <int N, bool SPLIT, int G> constexpr uint32_t blocks_max(void)
     if (G > 0 && N == 8) return SPLIT ? 6 : 4; /* codes of weights; rings hold no more blocks */
     if (G > 0 && N == 16) return SPLIT ? 5 : 4;
     if (G > 0 && N == 32) return 3;
-    if (G > 0 && N == 64) return 2;
+    if (G > 0 && N == 64) return SPLIT && G == 1 ? 3 : 2;
     return N == 8 && SPLIT ? 8 : N <= 16 ? 6 : N == 32 ? (SPLIT ? 5 : 4) : (SPLIT ? 3 : 2);
 }
 
-template <int N, bool MAPPED, bool SPLIT, int G>
-__global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT, G>())
+/* PARTS: K parts of a tile that a block of a cluster makes; 0: there are no clusters, and a block
+ * makes all of them. */
+template <int N, bool MAPPED, int PARTS, int G>
+__global__ void __launch_bounds__(THREADS, blocks_max<N, (PARTS > 0), G>())
     product_few_kernel(const __grid_constant__ struct few_work w)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    constexpr bool SPLIT = PARTS > 0;
     SHARED_DYNAMIC(unsigned char, shared);
     struct few_block<N, G> b;
     b.s = (struct few_shared<N> *)shared;
     b.parts = (struct few_parts<N> *)(b.s + 1);
-    b.stages = (uint8_t *)(b.parts + w.n_part);
+    b.stages = (uint8_t *)(b.parts + w.n_part * (PARTS > 1 ? PARTS : 1));
     b.cluster_rank = SPLIT ? cluster_rank() : 0;
     if (threadIdx.x == CONSUMERS) {
         if (!MAPPED) tensor_map_prefetch(&w.in_map);
         for (uint32_t i = 0; i < w.n_stage; i++) {
             mbarrier_init(smem_address(&b.s->full[i]), 1 + WARP);
             mbarrier_init(smem_address(&b.s->empty[i]), CONSUMER_WARPS);
-            if (can_turn<N, MAPPED, SPLIT, G>()) mbarrier_init(smem_address(&b.s->packed[i]), 1);
+            if (can_turn<N, MAPPED, PARTS, G>()) mbarrier_init(smem_address(&b.s->packed[i]), 1);
         }
         mbarrier_init(smem_address(&b.s->turned), CONSUMER_WARPS);
         for (int i = 0; i < 2; i++) {
@@ -765,13 +781,13 @@ __global__ void __launch_bounds__(THREADS, blocks_max<N, SPLIT, G>())
         produce<N, MAPPED, G>(w, b);
         if (SPLIT) cluster_wait();
     } else {
-        if constexpr (can_turn<N, MAPPED, SPLIT, G>()) {
+        if constexpr (can_turn<N, MAPPED, PARTS, G>()) {
             if (w.turns) turn_weights<N, G>(w, b);
         }
         dependency_wait();
         if (MAPPED) dependency_release(); /* launch.cuh */
         if (SPLIT) cluster_wait();        /* every block's barriers are there */
-        consume<N, MAPPED, SPLIT, G>(w, b);
+        consume<N, MAPPED, PARTS, G>(w, b);
     }
 #endif
 }

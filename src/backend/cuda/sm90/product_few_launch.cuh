@@ -1,5 +1,5 @@
 /* product_few_launch.cuh - how product_few_kernel.cuh's kernels are launched: rings and blocks of a
- * multiprocessor, clusters that are parts of K, and the width of tiles */
+ * multiprocessor, clusters that share K, and the width of tiles */
 #ifndef FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_LAUNCH_CUH
 #define FATHOM_BACKEND_CUDA_SM90_PRODUCT_FEW_LAUNCH_CUH
 
@@ -14,67 +14,69 @@ struct few_shape {
     bool turns;
 };
 
+/* parts: K parts of a tile that each block makes, if it shares tiles, else 0. */
 template <int N, int G>
-static struct few_shape shape_of(uint32_t n_part, uint32_t n_stage, bool turns)
+static struct few_shape shape_of(uint32_t n_part, uint32_t parts, uint32_t n_stage, bool turns)
 {
     struct few_shape f = {};
     f.n_part = n_part;
     f.n_stage = n_stage;
     f.turns = turns;
-    f.n_byte = (uint32_t)(sizeof(struct few_shared<N>) + n_part * sizeof(struct few_parts<N>) +
-                          n_stage * (weight_bytes<N, G>(turns) + N * input_bytes<G>()));
-    ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
+    f.n_byte =
+        (uint32_t)(sizeof(struct few_shared<N>) + n_part * parts * sizeof(struct few_parts<N>) +
+                   n_stage * (weight_bytes<N, G>(turns) + N * input_bytes<G>()));
     f.per_sm = min(SM_BYTES / (f.n_byte + BLOCK_BYTES),
-                   n_part ? blocks_max<N, true, G>() : blocks_max<N, false, G>());
+                   parts ? blocks_max<N, true, G>() : blocks_max<N, false, G>());
     return f;
 }
 
 /* Blocks that walk over many items: as deep a ring as two or three blocks leave room for. */
 template <int N, int G> static struct few_shape walking_shape(uint32_t cluster_size)
 {
-    const uint32_t n_part = cluster_size > 1 ? 2 : 0;
+    const uint32_t n_part = cluster_size > 1 ? 2 : 0, parts = n_part ? 1 : 0;
     for (uint32_t per_sm = 3; per_sm > 1; per_sm--) {
         for (uint32_t n = STAGES_MAX; n >= 4; n--) {
-            const struct few_shape f = shape_of<N, G>(n_part, n, false);
+            const struct few_shape f = shape_of<N, G>(n_part, parts, n, false);
             if (f.per_sm >= per_sm) return f;
         }
     }
-    return shape_of<N, G>(n_part, 4, false);
+    return shape_of<N, G>(n_part, parts, 4, false);
 }
 
 /* Blocks for one item each, if the device holds all of them at once with rings that are deep
  * enough; else n_byte is 0. Clusters leave places empty. Others fill them all: with one block a
  * multiprocessor more than are needed, some would get two more than others. */
 template <int N, int G>
-static struct few_shape single_shape(uint32_t cluster_size, uint32_t n_block, uint32_t n_k_line,
+static struct few_shape single_shape(uint32_t parts, uint32_t n_block, uint32_t n_k_line,
                                      uint32_t n_sm, bool may_turn)
 {
-    const uint32_t n_part = cluster_size > 1 ? 1 : 0;
-    const uint32_t least = cluster_size > 1 ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
-    const uint32_t sixteenths = cluster_size > 1 ? 15 : 16;
+    const uint32_t n_part = parts ? 1 : 0;
+    const uint32_t least = parts ? SPLIT_STAGES_MIN : ALONE_STAGES_MIN;
+    const uint32_t sixteenths = parts ? 15 : 16;
     if (may_turn && n_k_line <= STAGES_MAX) {
-        const struct few_shape f = shape_of<N, G>(n_part, n_k_line, true);
+        const struct few_shape f = shape_of<N, G>(n_part, parts, n_k_line, true);
         if (n_block <= f.per_sm * n_sm * sixteenths / 16) return f;
     }
     for (uint32_t n = min(n_k_line, (uint32_t)STAGES_MAX); n >= min(n_k_line, least); n--) {
-        const struct few_shape f = shape_of<N, G>(n_part, n, false);
+        const struct few_shape f = shape_of<N, G>(n_part, parts, n, false);
         if (n_block <= f.per_sm * n_sm * sixteenths / 16) return f;
     }
     return {};
 }
 
-/* Blocks that share a tile: one where outputs are rounded. Those of a plain product of FP8 that the
- * device does not hold all at once make whole tiles too, one after the other: clusters that walk
- * exchange sums in between, with places left empty. But of few rows and a long K, and of packed
- * weights, they are faster, as measured on an H200. */
+/* Blocks that share a tile: one where outputs are rounded or tiles are many. Of a plain product as
+ * many as have K parts, if the device holds all blocks at once; or half of that, two parts each, if
+ * it holds those, and whole tiles would leave multiprocessors without one or have packed weights,
+ * whose K lines take one block's warps longer. Else blocks make whole tiles, one after the other:
+ * clusters that walk exchange sums in between, with places left empty. */
 template <int N, bool MAPPED, int G>
 static uint32_t cluster_size_of(const struct few_work &w, uint32_t n_sm)
 {
-    enum { LONG_K_LINES = 64 };
-    const uint32_t n_item = w.n_row_tile * w.n_col_tile, n = w.n_k_part;
-    if (n_item >= n_sm * ALONE_TILES || w.a.out_h) return 1;
-    if (MAPPED || G != FEW_FP8 || (N < 64 && w.n_k_line >= LONG_K_LINES)) return n;
-    return single_shape<N, G>(n, n_item * n, w.k_part_lines, n_sm, false).n_byte ? n : 1;
+    const uint32_t n_item = w.n_row_tile * w.n_col_tile, n = w.n_k_part, n_line = w.k_part_lines;
+    if (n_item >= n_sm * ALONE_TILES || w.a.out_h || n == 1) return 1;
+    if (MAPPED || single_shape<N, G>(1, n_item * n, n_line, n_sm, false).n_byte) return n;
+    if (n == 2 || (n_item > n_sm && !is_packed<G>())) return 1;
+    return single_shape<N, G>(2, n_item * n / 2, 2 * n_line, n_sm, false).n_byte ? n / 2 : 1;
 }
 
 /* One launch's attributes; they point into the struct. */
@@ -135,9 +137,10 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     const uint32_t run_k_lines = w.n_k_line / w.cluster_size * w.run_cols;
     uint32_t n_run = n_tile * ceil_div(w.n_col_tile, w.run_cols);
     if (!n_run) return cudaSuccess;
-    const bool may_turn = w.cluster_size > 1 && can_turn<N, MAPPED, true, G>();
-    struct few_shape f = single_shape<N, G>(w.cluster_size, n_run * w.cluster_size, run_k_lines,
-                                            limits.n_sm, may_turn);
+    const uint32_t parts = w.cluster_size > 1 ? w.n_k_part / w.cluster_size : 0;
+    const bool may_turn = parts == 1 && can_turn<N, MAPPED, 1, G>();
+    struct few_shape f =
+        single_shape<N, G>(parts, n_run * w.cluster_size, run_k_lines, limits.n_sm, may_turn);
     if (!f.n_byte) {
         f = walking_shape<N, G>(w.cluster_size);
         for (uint32_t i = 0; i < FEW_K_PARTS; i++) {
@@ -167,16 +170,17 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
     }
     struct few_launch l;
     set_launch(&l, n_run * w.cluster_size, w.cluster_size, f.n_byte, stream);
-    return w.cluster_size > 1
-               ? cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, true, G>, w)
-               : cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, false, G>, w);
+    ASSERT(parts <= BLOCK_PARTS_MAX && (!MAPPED || parts <= 1));
+    if (parts == 0) return cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, 0, G>, w);
+    if (parts == 1) return cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, 1, G>, w);
+    return cudaLaunchKernelEx(&l.config, product_few_kernel<N, false, BLOCK_PARTS_MAX, G>, w);
 }
 
 /* Clusters of 2^i blocks that the device holds at once, no more than *n_cluster. */
-template <int N, bool MAPPED, bool SPLIT, int G>
+template <int N, bool MAPPED, int PARTS, int G>
 static cudaError_t init_kernel(uint32_t i, uint32_t *n_cluster)
 {
-    auto *kernel = product_few_kernel<N, MAPPED, SPLIT, G>;
+    auto *kernel = product_few_kernel<N, MAPPED, PARTS, G>;
     const uint32_t cluster_size = 1u << i;
     struct few_launch l;
     int n = 0;
@@ -189,17 +193,23 @@ static cudaError_t init_kernel(uint32_t i, uint32_t *n_cluster)
     return e;
 }
 
+/* The kernels of all forms but mapped clusters. n_block: that walk, alone. */
+template <int N, int G> static cudaError_t init_plain(uint32_t *n_block)
+{
+    const uint32_t most = SM_BYTES - BLOCK_BYTES;
+    cudaError_t e = raise_shared(product_few_kernel<N, false, 1, G>, most);
+    if (e == cudaSuccess) e = raise_shared(product_few_kernel<N, false, BLOCK_PARTS_MAX, G>, most);
+    if (e == cudaSuccess) e = init_kernel<N, false, 0, G>(0, n_block);
+    return e == cudaSuccess ? init_kernel<N, true, 0, G>(0, n_block) : e;
+}
+
+/* n_cluster: of blocks that walk, which are alone or mapped. */
 template <int N, int G> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_K_PARTS])
 {
-    cudaError_t e = cudaSuccess;
-    for (uint32_t i = 0; i < FEW_K_PARTS && e == cudaSuccess; i++) {
-        n_cluster[i] = UINT32_MAX;
-        e = i ? init_kernel<N, false, true, G>(i, &n_cluster[i])
-              : init_kernel<N, false, false, G>(i, &n_cluster[i]);
-        if (e != cudaSuccess) return e;
-        e = i ? init_kernel<N, true, true, G>(i, &n_cluster[i])
-              : init_kernel<N, true, false, G>(i, &n_cluster[i]);
-    }
+    for (uint32_t &n : n_cluster) n = UINT32_MAX;
+    cudaError_t e = init_plain<N, G>(&n_cluster[0]);
+    for (uint32_t i = 1; i < FEW_K_PARTS && e == cudaSuccess; i++)
+        e = init_kernel<N, true, 1, G>(i, &n_cluster[i]);
     return e;
 }
 

@@ -22,7 +22,8 @@ enum {
     CONSUMER_WARPS = CONSUMERS / WARP,
     THREADS = CONSUMERS + WARP,
     STAGES_MAX = 8,
-    SPLIT_STAGES_MIN = 2, /* of a block that makes one part of K of one tile */
+    BLOCK_PARTS_MAX = 2,  /* K parts of a tile that a block of a cluster makes */
+    SPLIT_STAGES_MIN = 2, /* of a ring of such a block that makes one tile */
     ALONE_STAGES_MIN = 6, /* and of one that makes all of them */
     UNITS = 8,            /* eighths of a tile: what a block of a cluster of 8 adds up */
     RUN_K_LINES = 16,     /* K lines that one lookup of a task's rows should last for */
@@ -83,7 +84,8 @@ template <int N> struct alignas(ALIGN_BYTES) few_shared {
 };
 
 /* Eighth u of a tile has outputs 8 u to 8 u + 7. Sums lie as lanes hold them: [K part][eighth of
- * this block][group of 8 rows][lane], two values each. */
+ * this block][group of 8 rows][lane], two values each. So much for each K part that a block makes.
+ */
 template <int N> struct few_parts {
     float2 sum[UNITS * N / 8 * WARP];
 };
@@ -119,7 +121,7 @@ struct few_work {
     uint32_t n_k_line;
     uint32_t n_k_part;
     uint32_t k_part_lines;
-    uint32_t cluster_size; /* blocks of a cluster: n_share or 1 */
+    uint32_t cluster_size; /* blocks of a cluster, which share a tile; they divide n_k_part */
     uint32_t n_stage;
     uint32_t stage_bytes;
     uint32_t in_at;  /* of a stage */
