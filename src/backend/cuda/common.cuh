@@ -22,6 +22,12 @@ static __device__ __forceinline__ float warp_sum(float v)
     return v;
 }
 
+/* The warp's number in its block, in a way that the compiler knows to be the same in all lanes. */
+static __device__ __forceinline__ int warp_id(void)
+{
+    return shfl((int)threadIdx.x / WARP, 0);
+}
+
 static __device__ __forceinline__ float warp_max(float v)
 {
 #pragma unroll

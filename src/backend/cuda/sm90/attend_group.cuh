@@ -157,7 +157,7 @@ static __device__ __forceinline__ void copy_rows(const struct attend_args &a,
 {
     using shape = typename SHARED::shape;
     static_assert((int)GROUP == (int)KV_PAGE_TOKENS, "a group is a page");
-    const int warp = shfl((int)threadIdx.x / WARP, 0);
+    const int warp = warp_id();
     const uint32_t full = smem_address(&sh->full[stage]);
     const int page = l.is_pages ? entry : entry / KV_PAGE_TOKENS;
     const int row = (l.is_pages ? row_index(l, group) : entry) % KV_PAGE_TOKENS;

@@ -69,11 +69,6 @@ struct choose_block {
     int first_page, n_page;
 };
 
-static __device__ __forceinline__ int warp_id(void)
-{
-    return shfl((int)threadIdx.x / WARP, 0);
-}
-
 /* ---- keys ---- */
 
 /* Keeps the block's score number `place` as a key, and counts its first digit. */

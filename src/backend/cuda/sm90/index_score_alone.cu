@@ -59,11 +59,6 @@ struct alone_block {
     int group, group_pages;
 };
 
-static __device__ __forceinline__ int warp_id(void)
-{
-    return shfl((int)threadIdx.x / WARP, 0);
-}
-
 /* Starts to copy the group's page number i. */
 static __device__ __forceinline__ void copy_page(const struct alone_args &a,
                                                  const struct alone_block &b, int i, uint32_t stage)
