@@ -36,7 +36,13 @@ static fathom_err add_sequence(struct token_rule *rule, const struct token_list 
     return FATHOM_OK;
 }
 
-/* The word as it stands; and behind a space where that is other tokens of the same number. */
+static bool ends_with(const struct token_list *l, const struct token_list *end)
+{
+    return l->n >= end->n &&
+           memcmp(l->ids + (l->n - end->n), end->ids, end->n * sizeof *end->ids) == 0;
+}
+
+/* The word as it stands; and behind a space, unless its tokens there end in those of the word. */
 static fathom_err add_word(struct token_rule *rule, const char *word, size_t i,
                            const struct rule_source *from, struct api_error *e)
 {
@@ -49,9 +55,7 @@ static fathom_err add_word(struct token_rule *rule, const char *word, size_t i,
     if (!err) err = tokenizer_encode(t, word, strlen(word), TOKENIZER_MARKUP_OFF, &plain);
     if (!err) err = tokenizer_encode(t, buf_str(&text), text.len, TOKENIZER_MARKUP_OFF, &spaced);
     if (!err) err = add_sequence(rule, &plain, i, from, e);
-    if (!err && spaced.n == plain.n && spaced.ids[0] != plain.ids[0]) {
-        err = add_sequence(rule, &spaced, i, from, e);
-    }
+    if (!err && !ends_with(&spaced, &plain)) err = add_sequence(rule, &spaced, i, from, e);
     token_list_free(&plain);
     token_list_free(&spaced);
     buf_free(&text);

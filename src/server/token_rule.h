@@ -1,8 +1,8 @@
 /* token_rule.h - tokens that an output may not have: allowed_token_ids, bad_words
  *
  * A rule is a set of ids that may come, and sequences of ids that may not: the last id of one is
- * barred where the output ends in those before it. As vLLM's, a word is looked for as it stands and
- * behind a space.
+ * barred where the output ends in those before it. A word is barred as it stands and behind a
+ * space, each in the tokens that the tokenizer makes of it.
  */
 #ifndef FATHOM_SERVER_TOKEN_RULE_H
 #define FATHOM_SERVER_TOKEN_RULE_H

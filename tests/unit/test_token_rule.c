@@ -12,6 +12,7 @@
 
 #include "base/mem.h"
 #include "base/rng.h"
+#include "support/tokenizer_data.h"
 #include "support/world.h"
 
 enum { N_VOCAB = 276, N_WORD = (N_VOCAB + 31) / 32, LENGTH = 400 };
@@ -115,6 +116,35 @@ static void test_ids_that_are_allowed(void **state)
     api_request_free(&r);
 }
 
+/* In the pilot's vocabulary "the" is two tokens and " the" is one. */
+static void test_a_word_behind_a_space_is_barred_however_many_tokens_it_is(void **state)
+{
+    (void)state;
+    struct tokenizer *pilot;
+    struct token_list plain = {0}, spaced = {0};
+    struct api_request r;
+    struct api_error e = {0};
+    struct token_rule *rule = make(&r, "{\"prompt\":\"x\",\"bad_words\":[\"the\"]}");
+    token_rule_destroy(rule);
+    assert_int_equal(tokenizer_open_file(&pilot, TOKENIZER_PILOT_JSON, NULL), 0);
+    assert_int_equal(tokenizer_encode(pilot, "the", 3, TOKENIZER_MARKUP_OFF, &plain), 0);
+    assert_int_equal(tokenizer_encode(pilot, " the", 4, TOKENIZER_MARKUP_OFF, &spaced), 0);
+    assert_true(plain.n == 2 && spaced.n == 1);
+    const struct rule_source from = {pilot, (uint32_t)tokenizer_n_token(pilot)};
+    assert_int_equal(token_rule_create(&rule, &r, &from, &e), 0);
+    fathom_constraint c = {0};
+    assert_int_equal(token_rule_constrain(rule, &c), 0);
+    token_rule_destroy(rule);
+    assert_false(c.ops->accept(c.state, spaced.ids[0]));
+    assert_true(c.ops->accept(c.state, plain.ids[0]));
+    assert_false(c.ops->accept(c.state, plain.ids[1]));
+    c.ops->destroy(c.state);
+    token_list_free(&plain);
+    token_list_free(&spaced);
+    tokenizer_close(pilot);
+    api_request_free(&r);
+}
+
 /* A mask has no bits for them. */
 static void test_words_of_tokens_that_the_model_lacks_bar_nothing(void **state)
 {
@@ -170,6 +200,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_masks_are_the_definition),
         cmocka_unit_test(test_ids_that_are_allowed),
+        cmocka_unit_test(test_a_word_behind_a_space_is_barred_however_many_tokens_it_is),
         cmocka_unit_test(test_words_of_tokens_that_the_model_lacks_bar_nothing),
         cmocka_unit_test(test_each_failing_allocation_is_clean),
     };
