@@ -28,7 +28,8 @@ struct server {
     uint64_t n_left;    /* tokens that it has pages for, beyond all prompts that it was sent */
     uint64_t n_look;
     uint32_t n_open;
-    uint32_t n_failed; /* in a row */
+    uint32_t n_failed;  /* in a row */
+    uint64_t n_counted; /* all that have been n_failed */
     uint64_t open_until_us;
     bool has_probe;
     uint64_t n_sent, n_served, n_refused, n_lost; /* requests */
@@ -341,6 +342,7 @@ static void lease(struct pool *p, const struct pool_request *r, const struct cho
                                .moves = s->load.moves,
                                .numerics = s->load.numerics,
                                .is_probe = is_probe,
+                               .n_counted = s->n_counted,
                                .n_token = n_new,
                                .n_look = s->n_look};
     memcpy(out->url, s->url, sizeof out->url);
@@ -427,9 +429,11 @@ uint32_t pool_tell_none(struct pool *p, uint64_t now_us, char *text)
     return least_s < UINT32_MAX ? least_s : 1;
 }
 
-static void note_failure(struct server *s, uint64_t now_us)
+static void note_failure(struct server *s, const struct pool_lease *l, uint64_t now_us)
 {
     s->n_lost++;
+    if (l->n_counted != s->n_counted) return; /* it was under way when another one failed */
+    s->n_counted++;
     s->n_failed++;
     if (s->n_failed < BREAKER_FAILURES) return;
     if (s->n_failed == BREAKER_FAILURES) {
@@ -518,7 +522,7 @@ void pool_give(struct pool *p, struct pool_lease *l, enum pool_end how, uint64_t
         s->n_served++;
         break;
     case POOL_REFUSED: s->n_refused++; break;
-    case POOL_FAILED: note_failure(s, now_us); break;
+    case POOL_FAILED: note_failure(s, l, now_us); break;
     case POOL_LEFT: break;
     }
     let_go(p, s);

@@ -6,7 +6,8 @@
  *
  * A server is looked at several times a second (GET /load). Beside that each has a breaker: after
  * BREAKER_FAILURES requests in a row that failed there, it gets none for BREAKER_US, then one, and
- * that one decides, as its answer begins or it ends. From DOWN to UP closes it.
+ * that one decides, as its answer begins or it ends. From DOWN to UP closes it. Requests that were
+ * under way when one failed count as that one: connections that are cut together are one failure.
  *
  * Servers have places, 0 to POOL_SERVERS_MAX - 1. A place is free again once a server that was
  * removed has no request. Any thread may call; one lock, held for as long as a choice takes.
@@ -96,6 +97,7 @@ struct pool_lease {
     bool moves; /* the server goes on with streams of others */
     uint64_t numerics;
     bool is_probe;                   /* of a breaker */
+    uint64_t n_counted;              /* failures that its server's breaker had counted before */
     uint64_t n_token;                /* that the server owes for it until pool_settle */
     uint64_t n_look;                 /* of looks before: a later one has counted them */
     char pages_host[POOL_URL_BYTES]; /* where other servers ask it for pages; "": nowhere */

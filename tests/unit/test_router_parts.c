@@ -295,6 +295,27 @@ static void a_server_that_fails_rests_and_is_tried_again(void **state)
     pool_destroy(p);
 }
 
+static void requests_that_are_lost_together_are_one_failure(void **state)
+{
+    (void)state;
+    enum { N_LOST = 3 * BREAKER_FAILURES };
+    struct pool *p = pool_of((const char *const[]){"a:1"}, 1);
+    struct pool_request r = {0};
+    struct pool_lease l[N_LOST], next;
+    for (int round = 1; round < BREAKER_FAILURES; round++) {
+        for (int i = 0; i < N_LOST; i++) assert_true(pool_take(p, &r, 0, &l[i]));
+        for (int i = 0; i < N_LOST; i++) pool_give(p, &l[i], POOL_FAILED, 0);
+    }
+    for (int i = 0; i < N_LOST; i++) assert_true(pool_take(p, &r, 0, &l[i]));
+    pool_give(p, &l[0], POOL_FAILED, 0); /* the fifth time */
+    assert_false(pool_take(p, &r, BREAKER_US - 1, &next));
+    for (int i = 1; i < N_LOST; i++) pool_give(p, &l[i], POOL_FAILED, 1);
+    assert_true(pool_take(p, &r, BREAKER_US, &next)); /* those have not made it rest for longer */
+    pool_give(p, &next, POOL_LEFT, BREAKER_US);
+    pool_check(p);
+    pool_destroy(p);
+}
+
 static void who_gets_no_server_is_told_why(void **state)
 {
     (void)state;
@@ -365,10 +386,12 @@ static void a_server_that_is_up_again_need_not_rest(void **state)
     struct pool *p = pool_of((const char *const[]){"a:1"}, 1);
     const struct pool_load up = {.is_up = true}, down = {0};
     struct pool_request r = {0};
-    struct pool_lease l[BREAKER_FAILURES];
+    struct pool_lease l[2];
     pool_note_load(p, 0, 1, &up);
-    for (int i = 0; i < BREAKER_FAILURES; i++) assert_true(pool_take(p, &r, 0, &l[i]));
-    for (int i = 0; i < BREAKER_FAILURES; i++) pool_give(p, &l[i], POOL_FAILED, 0);
+    for (int i = 0; i < BREAKER_FAILURES; i++) {
+        assert_true(pool_take(p, &r, 0, &l[0]));
+        pool_give(p, &l[0], POOL_FAILED, 0);
+    }
     pool_note_load(p, 0, 1, &up); /* it tells its load, and fails requests */
     assert_false(pool_take(p, &r, 1, &l[0]));
     pool_note_load(p, 0, 1, &down);
@@ -749,6 +772,7 @@ int main(void)
         cmocka_unit_test(few_sessions_move_when_a_server_leaves),
         cmocka_unit_test(addresses_are_what_they_should_be),
         cmocka_unit_test(a_server_that_fails_rests_and_is_tried_again),
+        cmocka_unit_test(requests_that_are_lost_together_are_one_failure),
         cmocka_unit_test(who_gets_no_server_is_told_why),
         cmocka_unit_test(a_silent_server_is_lost_to_who_has_another),
         cmocka_unit_test(a_server_that_is_up_again_need_not_rest),
