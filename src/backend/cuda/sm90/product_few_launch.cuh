@@ -66,17 +66,20 @@ static struct few_shape single_shape(uint32_t parts, uint32_t n_block, uint32_t 
 
 /* Blocks that share a tile: one where outputs are rounded or tiles are many. Of a plain product as
  * many as have K parts, if the device holds all blocks at once; or half of that, two parts each, if
- * it holds those, and whole tiles would leave multiprocessors without one or have packed weights,
- * whose K lines take one block's warps longer. Else blocks make whole tiles, one after the other:
- * clusters that walk exchange sums in between, with places left empty. */
+ * it holds those, and whole tiles would leave multiprocessors without one or have packed weights.
+ * Else blocks make whole tiles, one after the other: clusters that walk exchange sums in between,
+ * with places left empty. But a K line of packed weights takes one block's warps longer than that.
+ */
 template <int N, bool MAPPED, int G>
 static uint32_t cluster_size_of(const struct few_work &w, uint32_t n_sm)
 {
     const uint32_t n_item = w.n_row_tile * w.n_col_tile, n = w.n_k_part, n_line = w.k_part_lines;
+    const uint32_t else_size = is_packed<G>() ? n : 1;
     if (n_item >= n_sm * ALONE_TILES || w.a.out_h || n == 1) return 1;
     if (MAPPED || single_shape<N, G>(1, n_item * n, n_line, n_sm, false).n_byte) return n;
-    if (n == 2 || (n_item > n_sm && !is_packed<G>())) return 1;
-    return single_shape<N, G>(2, n_item * n / 2, 2 * n_line, n_sm, false).n_byte ? n / 2 : 1;
+    if (n == 2 || (n_item > n_sm && !is_packed<G>())) return else_size;
+    return single_shape<N, G>(2, n_item * n / 2, 2 * n_line, n_sm, false).n_byte ? n / 2
+                                                                                 : else_size;
 }
 
 /* One launch's attributes; they point into the struct. */
@@ -203,13 +206,14 @@ template <int N, int G> static cudaError_t init_plain(uint32_t *n_block)
     return e == cudaSuccess ? init_kernel<N, true, 0, G>(0, n_block) : e;
 }
 
-/* n_cluster: of blocks that walk, which are alone or mapped. */
 template <int N, int G> static cudaError_t init_tile(uint32_t (&n_cluster)[FEW_K_PARTS])
 {
     for (uint32_t &n : n_cluster) n = UINT32_MAX;
     cudaError_t e = init_plain<N, G>(&n_cluster[0]);
-    for (uint32_t i = 1; i < FEW_K_PARTS && e == cudaSuccess; i++)
-        e = init_kernel<N, true, 1, G>(i, &n_cluster[i]);
+    for (uint32_t i = 1; i < FEW_K_PARTS && e == cudaSuccess; i++) {
+        e = init_kernel<N, false, 1, G>(i, &n_cluster[i]);
+        if (e == cudaSuccess) e = init_kernel<N, true, 1, G>(i, &n_cluster[i]);
+    }
     return e;
 }
 
