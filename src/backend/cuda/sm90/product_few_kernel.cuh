@@ -4,12 +4,13 @@
  * product_few_bf16.cu for BF16
  *
  * Weights are the 64-row operand of the warpgroup products, rows of input the N columns. A block
- * makes tiles of 64 outputs, for one part of K (k_parts.h) or for all: its last warp fills a ring
+ * makes tiles of 64 outputs, for one part of K (k_parts.h), two or all: its last warp fills a ring
  * of stages, one stage a K line (product_few_load.cuh), its first four multiply. With few tiles the
- * parts of each are the blocks of a cluster: each block sends each of the others the part of its
- * sums that the other one adds up and writes. With many tiles a block makes all parts of its own,
- * one after the other. Lines are summed, scaled and added as in product_fp8.cu, and an element of
- * the tensor cores' sum does not depend on the shape of the product, so the bits are the same.
+ * blocks of a cluster share each, with a part or two a block: each block sends each of the others
+ * what that one adds up and writes of its parts' sums. With many tiles a block makes all parts of
+ * its own, one after the other. Lines are summed, scaled and added as in product_fp8.cu, and an
+ * element of the tensor cores' sum does not depend on the shape of the product, so the bits are the
+ * same.
  *
  * U4 weights (G groups of a K line have scales of their own; G is none for others) come to the
  * tensor cores from registers, as u4.cuh makes their codes, of experts as they are stored. A stage

@@ -153,6 +153,7 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
         }
         if (MAPPED && may_cut<G>() && w.cluster_size == 1) w.cut_lines = cut_lines_of<N>(w, n_run);
     }
+    ASSERT(f.n_byte + BLOCK_BYTES <= SM_BYTES);
     w.n_stage = f.n_stage;
     w.stage_bytes = weight_bytes<N, G>(f.turns) + N * input_bytes<G>();
     w.in_at = weight_bytes<N, G>(f.turns);
