@@ -283,6 +283,25 @@ static void test_units_of_many_tokens(void **state)
     close_attend(&a);
 }
 
+/* Quarters of a query's latent values of which each is 64 times the one before, or that are all
+ * zeros: where rows are codes, each quarter is brought into f16's range by itself. */
+static void test_uneven_query(void **state)
+{
+    (void)state;
+    struct attend a;
+    const enum act_type act = op_is_cuda() ? ACT_FP8 : ACT_F32;
+    if (op_is_elsewhere(act)) return;
+    open_attend(&a, act, KV_TYPE_FP8, false);
+    set_case(&a, &op_batch_cases[8]);
+    for (size_t i = 0; i < (size_t)a.host.n_token * a.in_width; i++) {
+        const size_t head = i / KV_ROW, quarter = i % KV_ROW / (KV_LATENT / 4);
+        if (quarter >= 4) continue; /* rotary values */
+        a.query[i] *= head % 3 == quarter ? 0 : ldexpf(1, 6 * (int)((quarter + head) % 4) - 15);
+    }
+    check_now(&a, true);
+    close_attend(&a);
+}
+
 /* What mla_out makes of the step's attention, of latents of its own or of what is left to it. */
 static float *run_out(struct attend *a, bool left)
 {
@@ -400,6 +419,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_many_heads),
         cmocka_unit_test(test_large_scores),
+        cmocka_unit_test(test_uneven_query),
     };
     return OP_MAIN(argc, argv, tests);
 }

@@ -87,16 +87,17 @@ static __device__ __forceinline__ void store_unit(const struct attend_args &a, c
                                                   uint32_t token, uint32_t head0, uint32_t unit,
                                                   const struct outputs<SHARED::COLUMNS> &v)
 {
-    const int g = (int)threadIdx.x % WARP / 4;
+    const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4,
+              t = (int)threadIdx.x % 4;
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         const uint32_t head = head0 + (uint32_t)(g + 8 * j);
         if (head >= a.n_head) continue;
         DCHECK(unit < a.n_part);
         const size_t row = ((size_t)token * a.n_part + unit) * a.n_head + head;
-        float4 *to = (float4 *)(a.part_out + column_of(row));
+        float4 *to = (float4 *)(a.part_out + row * KV_LATENT) + warp * 16 + t;
 #pragma unroll
-        for (int i = 0; i < 4; i++) to[i] = outputs_of(v, j, i);
+        for (int i = 0; i < 4; i++) to[4 * i] = outputs_of(v, j, i); /* part_place */
         if (threadIdx.x < WARP && threadIdx.x % 4 == 0)
             *(float2 *)(a.part_stat + row * 2) = sh->stat[g + 8 * j];
     }
@@ -379,8 +380,7 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
     if (first < end) {
         if (copied == first) copy_rows(a, rows, copied++, first_entry(rows, first, early), sh, 0);
         if (!ahead) query_prepare(sh, q, rope);
-        float scale = a.scale * 1.44269504f; /* log2(e); of this thread's head in make_weights */
-        if (shared::shape::FP8) scale *= inverse_power(sh->query_factor[threadIdx.x / 16]);
+        const float scale = a.scale * 1.44269504f; /* log2(e) */
         int entry = read_entry(rows, copied);
         if constexpr (PIECE == PIECE_TOKEN) {
             for (int k = 0; k < end; k += UNIT) {

@@ -53,6 +53,15 @@ static __device__ __forceinline__ float merged(const struct merge &m, float a, f
     return fmaf(b, m.wb, a * m.wa);
 }
 
+/* Where a column of a unit lies in part_out. Where heads are few, a lane has four times four of 64
+ * columns, and a warp writes its lanes' fours side by side. */
+static __device__ __forceinline__ uint32_t part_place(const struct attend_args &a, uint32_t column)
+{
+    if (a.n_head >= ATTEND_HEADS) return column;
+    const uint32_t lane = column % 64 / 16, four = column % 16 / 4;
+    return column / 64 * 64 + four * 16 + lane * 4 + column % 4;
+}
+
 /* Columns 2 pair and the next of a head's result, rounded: its units merged in ascending order. */
 static __device__ __forceinline__ uint32_t merge_units(const struct attend_args &a, uint32_t token,
                                                        uint32_t head, uint32_t pair)
@@ -60,6 +69,7 @@ static __device__ __forceinline__ uint32_t merge_units(const struct attend_args 
     enum { AHEAD = 8 };
     const int n_group = (row_count(a, token) + ATTEND_GROUP - 1) / ATTEND_GROUP;
     const int unit = unit_groups(a, n_group), n_unit = (n_group + unit - 1) / unit;
+    const uint32_t place = part_place(a, 2 * pair);
     DCHECK((uint32_t)n_unit <= a.n_part);
     float2 o = make_float2(0.0f, 0.0f);
     float top = -INFINITY, sum = 0.0f;
@@ -70,7 +80,7 @@ static __device__ __forceinline__ uint32_t merge_units(const struct attend_args 
             if (i + k >= n_unit) break;
             size_t row = ((size_t)token * a.n_part + (size_t)(i + k)) * a.n_head + head;
             stats[k] = *(const float2 *)(a.part_stat + row * 2);
-            parts[k] = *(const float2 *)(a.part_out + row * KV_LATENT + pair * 2);
+            parts[k] = *(const float2 *)(a.part_out + row * KV_LATENT + place);
         }
 #pragma unroll
         for (int k = 0; k < AHEAD; k++) {

@@ -13,8 +13,8 @@
  *
  * An FP8 cache has a scale per row and slice. Codes go to the tensor core as f16, which holds them
  * exactly; a slice's scores are multiplied by the row's scale, and p by the row's scale over the
- * largest of the group, rounded down to a power of two. The query is brought below 2^15 by
- * a power of two. With a BF16 cache every operand is bf16.
+ * largest of the group, rounded down to a power of two. A slice of the query is brought below 2^15
+ * by a power of two. With a BF16 cache every operand is bf16.
  *
  * The order of values inside a product is free as long as both operands agree, so a lane takes 16
  * bytes of a row at once. The order of keys is free too: place p of a group has row
@@ -35,7 +35,8 @@ enum {
     SLICES = 4,
     SLICE = KV_LATENT / SLICES,
     SLICE_STEPS = SLICE / 16,
-    WEIGHT_SHIFT = 14, /* p is stored times 2^14 */
+    WEIGHT_SHIFT = 14,   /* p is stored times 2^14 */
+    QUERY_BITS_MAX = 40, /* smaller latent values than 2^-40 add nothing to a score */
     CLUSTER_MAX = ATTEND_CLUSTER_MAX,
 };
 static_assert((int)CLUSTER_MAX <= (int)CLUSTER_BLOCKS_MAX, "blocks of a cluster");
@@ -75,8 +76,8 @@ template <enum kv_type TYPE, int STAGES, int PARTS> struct attend_shared {
     alignas(16) unsigned char rows[STAGES][shape::STAGE];
     float score[SLICES][HEADS][GROUP + 4];                          /* [..][place] */
     uint16_t p[shape::FP8 ? (int)OWN_SLICES : 1][HEADS][GROUP + 8]; /* [..][place] */
-    uint4 rope[THREADS];       /* the query's rotary values, each lane's own */
-    float query_factor[HEADS]; /* what the query was multiplied by, a power of two */
+    uint4 rope[THREADS];                            /* the query's rotary values, each lane's own */
+    alignas(16) float query_inverse[HEADS][SLICES]; /* one over query_factor */
     alignas(16) float scale_max[STAGES][2][SLICES]; /* of each half of a group */
     float alpha[HEADS];                             /* what outputs so far are multiplied by */
     float2 stat[HEADS];                             /* maximum and sum of a unit, at its end */
@@ -227,32 +228,27 @@ static __device__ __forceinline__ void query_read(const struct attend_args &a, u
     }
 }
 
-/* The power of two that brings a head's largest latent magnitude into [2^14, 2^15) */
-template <class SHARED>
-static __device__ __forceinline__ void query_measure(const struct query &q, SHARED *sh)
+static __device__ __forceinline__ float inverse_power(float power_of_two)
 {
-    const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4;
-    const bool is_writer = threadIdx.x % 4 == 0 && warp % 2 == 0; /* both warps of a slice know */
+    DCHECK(power_of_two > 0.0f && (__float_as_uint(power_of_two) & 0x7fffffu) == 0);
+    return __uint_as_float((254u << 23) - __float_as_uint(power_of_two));
+}
+
+/* The power of two that brings the largest latent magnitude of head g + 8 j in the warp's slice
+ * into [2^14, 2^15). It is bounded, for the rotary values are multiplied by it too: magnitudes
+ * below 2^-QUERY_BITS_MAX stay smaller. Both warps of a slice find the same. */
+static __device__ __forceinline__ float query_factor(const struct query &q, int j)
+{
+    float amax = 0.0f;
 #pragma unroll
-    for (int j = 0; j < 2; j++) {
-        float amax = 0.0f;
-#pragma unroll
-        for (int i = 0; i < SLICE_STEPS * 2; i++) {
-            const float2 v = unpack_bf16(q.latent[i / 2][j + i % 2 * 2]);
-            amax = fmaxf(amax, fmaxf(fabsf(v.x), fabsf(v.y)));
-        }
-        amax = fmaxf(amax, shfl_xor(amax, 1));
-        amax = fmaxf(amax, shfl_xor(amax, 2));
-        if (is_writer) sh->score[warp / 2][g + 8 * j][0] = amax;
+    for (int i = 0; i < SLICE_STEPS * 2; i++) {
+        const float2 v = unpack_bf16(q.latent[i / 2][j + i % 2 * 2]);
+        amax = fmaxf(amax, fmaxf(fabsf(v.x), fabsf(v.y)));
     }
-    __syncthreads();
-    if (threadIdx.x < HEADS) {
-        float amax = 0.0f;
-        for (int i = 0; i < SLICES; i++) amax = fmaxf(amax, sh->score[i][threadIdx.x][0]);
-        const uint32_t exponent = max(__float_as_uint(amax) >> 23, 15u);
-        sh->query_factor[threadIdx.x] = __uint_as_float((127 + 127 + 14 - exponent) << 23);
-    }
-    __syncthreads();
+    amax = fmaxf(amax, shfl_xor(amax, 1));
+    amax = fmaxf(amax, shfl_xor(amax, 2));
+    const uint32_t exponent = max(__float_as_uint(amax) >> 23, 127u - QUERY_BITS_MAX);
+    return __uint_as_float((127 + 127 + 14 - exponent) << 23);
 }
 
 static __device__ __forceinline__ uint32_t times_bf16(uint32_t v, float factor)
@@ -262,16 +258,19 @@ static __device__ __forceinline__ uint32_t times_bf16(uint32_t v, float factor)
 }
 
 /* The query as operands: in registers, and the rotary values in shared memory. For an FP8 cache the
- * latent values become f16, and all are multiplied by query_factor. */
+ * latent values become f16, and a slice's values are multiplied by its query_factor; scores are
+ * divided by it where slices are added up. */
 template <class SHARED>
 static __device__ __forceinline__ void query_prepare(SHARED *sh, struct query &q, uint2 (&rope)[2])
 {
     using shape = typename SHARED::shape;
     if constexpr (shape::FP8) {
-        query_measure(q, sh);
+        const int warp = (int)threadIdx.x / WARP, g = (int)threadIdx.x % WARP / 4;
 #pragma unroll
         for (int j = 0; j < 2; j++) {
-            const float factor = sh->query_factor[(int)threadIdx.x % WARP / 4 + 8 * j];
+            const float factor = query_factor(q, j);
+            if (threadIdx.x % 4 == 0 && warp % 2 == 0)
+                sh->query_inverse[g + 8 * j][warp / 2] = inverse_power(factor);
 #pragma unroll
             for (int i = 0; i < SLICE_STEPS * 2; i++) {
                 uint32_t &pair = q.latent[i / 2][j + i % 2 * 2];
@@ -402,31 +401,6 @@ static __device__ __forceinline__ float group_scale(const SHARED *sh, int stage,
     return scale_power(sh->scale_max[stage][0][slice], sh->scale_max[stage][1][slice]);
 }
 
-static __device__ __forceinline__ float inverse_power(float power_of_two)
-{
-    DCHECK(power_of_two > 0.0f && (__float_as_uint(power_of_two) & 0x7fffffu) == 0);
-    return __uint_as_float((254u << 23) - __float_as_uint(power_of_two));
-}
-
-/* Scores of places 4 l to 4 l + 3 of a head; rows from n on do not count. */
-template <class SHARED>
-static __device__ __forceinline__ void read_scores(const SHARED *sh, int head, int l, int n,
-                                                   float (&s)[4])
-{
-    float4 part[SLICES];
-#pragma unroll
-    for (int i = 0; i < SLICES; i++) part[i] = *(const float4 *)&sh->score[i][head][l * 4];
-    s[0] = (part[0].x + part[1].x) + (part[2].x + part[3].x);
-    s[1] = (part[0].y + part[1].y) + (part[2].y + part[3].y);
-    s[2] = (part[0].z + part[1].z) + (part[2].z + part[3].z);
-    s[3] = (part[0].w + part[1].w) + (part[2].w + part[3].w);
-    if (n >= GROUP) return;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        if (16 * i + row_of(l / 8, l % 8) >= n) s[i] = -INFINITY;
-    }
-}
-
 /* N neighbouring values in shared memory, by one access */
 template <int N>
 static __device__ __forceinline__ void read_neighbours(const void *from, float (&v)[N])
@@ -438,6 +412,27 @@ static __device__ __forceinline__ void read_neighbours(const void *from, float (
     } else {
         const float2 x = *(const float2 *)from;
         v[0] = x.x, v[1] = x.y;
+    }
+}
+
+/* Scores of places 4 l to 4 l + 3 of a head; rows from n on do not count. */
+template <class SHARED>
+static __device__ __forceinline__ void read_scores(const SHARED *sh, int head, int l, int n,
+                                                   float (&s)[4])
+{
+    float part[SLICES][4], f[SLICES] = {1.0f, 1.0f, 1.0f, 1.0f};
+    if constexpr (SHARED::shape::FP8) read_neighbours(sh->query_inverse[head], f);
+#pragma unroll
+    for (int i = 0; i < SLICES; i++) read_neighbours(&sh->score[i][head][l * 4], part[i]);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        s[i] =
+            fmaf(part[0][i], f[0], part[1][i] * f[1]) + fmaf(part[2][i], f[2], part[3][i] * f[3]);
+    }
+    if (n >= GROUP) return;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (16 * i + row_of(l / 8, l % 8) >= n) s[i] = -INFINITY;
     }
 }
 
