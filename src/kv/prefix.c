@@ -32,6 +32,7 @@
 #include "base/mem.h"
 #include "base/rng.h"
 #include "kv/layout.h"
+#include "kv/page_feed.h"
 #include "kv/tiers.h"
 
 #define NO_PAGE UINT32_MAX
@@ -66,11 +67,12 @@ struct prefix_cache {
     uint32_t n_key_id;    /* 64, or 65 with the token after the page */
     uint32_t bucket_mask; /* buckets are a power of two */
     struct page_pool *pool;
-    struct node *nodes;  /* of each page */
-    uint32_t *buckets;   /* [bucket_mask + 1] first node; NO_PAGE: empty */
-    uint32_t *n_seen;    /* likewise; scratch of prefix_check */
-    struct tiers *tiers; /* NULL: none */
-    uint32_t first_page; /* page 0 is this one to the tiers */
+    struct node *nodes;     /* of each page */
+    uint32_t *buckets;      /* [bucket_mask + 1] first node; NO_PAGE: empty */
+    uint32_t *n_seen;       /* likewise; scratch of prefix_check */
+    struct page_feed *feed; /* NULL: none */
+    struct tiers *tiers;    /* NULL: none */
+    uint32_t first_page;    /* page 0 is this one to the tiers */
     uint32_t first_offered, last_offered;
     uint32_t n_offered;
 };
@@ -174,6 +176,7 @@ static void take_out(struct prefix_cache *c, uint32_t page)
 {
     struct node *n = &c->nodes[page];
     ASSERT(n->published && n->n_child == 0 && !n->offered);
+    page_feed_take_out(c->feed, page);
     const struct key k = key_of_node(n);
     uint32_t *link = bucket_of(c, &k);
     while (*link != page) link = &c->nodes[*link].next;
@@ -239,6 +242,17 @@ void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers, uint32_t f
     c->first_page = first_page;
 }
 
+void prefix_attach_feed(struct prefix_cache *c, struct page_feed *feed)
+{
+    ASSERT(c->n_published == 0 && !c->feed);
+    c->feed = feed;
+}
+
+uint32_t prefix_n_key_id(const struct prefix_cache *c)
+{
+    return c->n_key_id;
+}
+
 uint32_t prefix_find(const struct prefix_cache *c, const struct prefix_text *t, uint32_t n_id,
                      uint32_t *pages)
 {
@@ -285,6 +299,7 @@ static void insert(struct prefix_cache *c, uint32_t page, const struct key *k,
     *bucket = page;
     if (k->parent != NO_PAGE) c->nodes[k->parent].n_child++;
     c->n_published++;
+    page_feed_publish(c->feed, page, k->parent, k->salt, k->n_answer, n->ids);
     page_pool_keep(c->pool, page, true);
 }
 
@@ -338,6 +353,7 @@ void prefix_void(struct prefix_cache *c)
     for (uint32_t i = 0; i <= c->bucket_mask; i++) c->buckets[i] = NO_PAGE;
     c->first_offered = c->last_offered = NO_PAGE;
     c->n_published = c->n_offered = 0;
+    page_feed_void(c->feed);
 }
 
 /* ---- tiers ---- */
@@ -560,6 +576,7 @@ void prefix_check(struct prefix_cache *c)
     }
     ASSERT(n_linked == c->n_published);
     check_offered(c);
+    if (c->feed) page_feed_check(c->feed);
 }
 
 void prefix_check_chain(const struct prefix_cache *c, const struct prefix_text *t,

@@ -23,6 +23,7 @@
 #include "fathom/err.h"
 #include "kv/page_pool.h"
 
+struct page_feed;
 struct prefix_cache;
 struct tiers;
 
@@ -57,6 +58,15 @@ void prefix_destroy(struct prefix_cache *c); /* accepts NULL */
  *   first_page  the number of the pool's page 0 among all pages that the tiers' device has
  * Needs  a cache without tiers in which no page is published. */
 void prefix_attach_tiers(struct prefix_cache *c, struct tiers *tiers, uint32_t first_page);
+
+/* prefix_attach_feed - it hears of every page that is published, and of every one that is no more
+ *
+ *   feed  borrowed; outlives the cache, whose page and token counts it has
+ * Needs  a cache without a feed in which no page is published. */
+void prefix_attach_feed(struct prefix_cache *c, struct page_feed *feed);
+
+/* prefix_n_key_id - tokens that a page is found under */
+uint32_t prefix_n_key_id(const struct prefix_cache *c);
 
 /* prefix_find - the published pages that hold the beginning of n_id ids, but not all of them
  *
