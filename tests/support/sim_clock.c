@@ -29,6 +29,11 @@ int64_t clock_unix_s(void)
     return (int64_t)(clock_now_us() / 1000000);
 }
 
+uint64_t clock_unix_ns(void)
+{
+    return clock_now_ns();
+}
+
 void clock_sleep_us(uint64_t us)
 {
     const struct timespec rest = {0, us < 200 ? (long)us * 1000 : 200000};
