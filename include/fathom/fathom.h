@@ -12,6 +12,7 @@
 
 #include "fathom/constraint.h"
 #include "fathom/err.h"
+#include "fathom/event_stats.h"
 #include "fathom/options.h"
 #include "fathom/rank_stats.h"
 #include "fathom/tier_stats.h"
@@ -253,6 +254,7 @@ typedef struct fathom_stats {
     uint32_t n_lane;
     fathom_lane_stats lanes[FATHOM_RANKS_MAX]; /* n_lane of them; sums of them are above */
     fathom_tier_stats tiers;
+    fathom_event_stats events;
     uint64_t n_fetch_plan; /* plans of a step in which all that live waited for pages */
     uint64_t progress;     /* changes as steps get on, within a step too where the backend can tell.
                           While requests are live and it stays as it is, the engine is stuck. */

@@ -73,6 +73,18 @@ typedef struct fathom_transfer {
     uint32_t n_peer;
 } fathom_transfer;
 
+/* Whom an engine tells what its prefix cache holds, by vLLM's protocol over ZeroMQ
+ * (docs/events.md). Lane i has the ports of lane 0 plus i. */
+typedef struct fathom_kv_events {
+    const char *endpoint;        /* "tcp://HOST:PORT": events are sent to who subscribes there */
+    const char *replay_endpoint; /* who has missed some asks there; NULL: nowhere */
+    const char *topic;           /* of all of them */
+    uint32_t buffer_steps;       /* batches that are kept for answers, 1 or more */
+    uint32_t hwm;                /* batches that wait for one subscriber, 1 or more */
+    uint32_t max_queue_size;     /* events that wait to be sent, 1 or more; of a large number
+                                    16384 */
+} fathom_kv_events;
+
 /* What another host than host 0 knows of host 0. */
 typedef struct fathom_host_0 {
     const char *host; /* its address; NULL: this host has not joined it, and */
@@ -170,8 +182,9 @@ typedef struct fathom_options {
     uint64_t offload_dir_bytes;      /* that they may take there; needed with offload_dir */
     const fathom_transfer *transfer; /* NULL: no pages of or for other servers. Memory for them is
                                         offload_ram_bytes; 0: two requests of max_model_len */
-    bool dummy;                      /* weights are made up from the shapes of config.json */
-    const char *config_overrides;    /* an object of JSON: values in place of those of config.json;
+    const fathom_kv_events *kv_events; /* NULL: nobody is told what the cache holds */
+    bool dummy;                        /* weights are made up from the shapes of config.json */
+    const char *config_overrides; /* an object of JSON: values in place of those of config.json;
                                         NULL: none. Borrowed until fathom_open returns */
     bool quantize_fp8; /* BF16, F16 and F32 linear weights become FP8 blocks while loading */
     /* What the checkpoint's method must be, by vLLM's name ("awq", "gptq_marlin"); NULL: whatever

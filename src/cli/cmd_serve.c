@@ -37,6 +37,7 @@ enum {
 struct serve_setup {
     struct server_options options;
     fathom_transfer transfer;
+    fathom_kv_events kv_events;
     fathom_hosts hosts;
     char engine_id[64];
     struct tls_files tls;
@@ -151,6 +152,23 @@ static void take_transfer(struct serve_setup *p, fathom_options *eo, const struc
     }
     p->transfer.engine_id = p->engine_id;
     eo->transfer = &p->transfer;
+}
+
+/* Whom the cache's events are for. */
+static void take_kv_events(struct serve_setup *p, fathom_options *eo, const struct settings *s)
+{
+    const struct kv_events_settings *e = &s->kv_events;
+    const bool apart = p->options.prefix_sharing == PREFIXES_BY_KEY ||
+                       (p->options.prefix_sharing == PREFIXES_AUTO && p->options.n_api_key > 1);
+    if (!e->is_set) return;
+    if (apart)
+        LOG_WARN("kv", "events tell nothing of prompts of tenants that are kept apart: see "
+                       "--prefix-cache-sharing");
+    p->kv_events = e->options;
+    p->kv_events.endpoint = e->endpoint;
+    p->kv_events.replay_endpoint = e->replay_endpoint[0] ? e->replay_endpoint : NULL;
+    p->kv_events.topic = e->topic;
+    eo->kv_events = &p->kv_events;
 }
 
 /* The other hosts of this one's model. */
@@ -465,6 +483,7 @@ fathom_err cmd_serve(const struct invocation *v, fathom_diag *d)
     engine_options(&eo, v->settings, v->model);
     eo.n_vocab_used = text.n_vocab_used;
     take_transfer(&setup, &eo, v->settings);
+    take_kv_events(&setup, &eo, v->settings);
     take_hosts(&setup, &eo, v->settings);
     setup.hosts.inner_port = server_claim_inner_port(claim);
     memcpy(setup.hosts.inner_key, setup.options.inner_key, sizeof setup.hosts.inner_key);

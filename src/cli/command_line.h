@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "cli/compilation_settings.h"
+#include "cli/kv_events.h"
 #include "cli/sglang.h"
 #include "fathom/fathom.h"
 
@@ -185,15 +186,14 @@ struct settings {
     double kv_offloading_gib; /* which becomes the same */
     int64_t kv_offload_dir_size;
     const char *kv_offload_dir, *kv_transfer_config; /* NULL: not given */
-    const char *kv_ip;
+    const char *kv_ip, *kv_transport;
     int64_t kv_port;
-    const char *kv_transport;
     struct string_list kv_peers;
     struct transfer_settings transfer; /* what these two say */
-    const char *compilation_config;    /* NULL: not given */
-    int64_t optimization_level;        /* -1: not given */
-    bool enforce_eager;
-    bool async_scheduling;
+    struct kv_events_settings kv_events;
+    const char *compilation_config; /* NULL: not given */
+    int64_t optimization_level;     /* -1: not given */
+    bool enforce_eager, async_scheduling;
     struct compilation compilation; /* what the first two say */
     const char *speculative_config; /* NULL: not given */
     const char *spec_method;        /* NULL: not given */

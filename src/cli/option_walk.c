@@ -411,6 +411,17 @@ static fathom_err check_batch(const struct option_walk *w)
     return FATHOM_OK;
 }
 
+/* As vLLM does: without a prefix cache there is nothing to tell of. */
+static fathom_err take_kv_events(struct option_walk *w)
+{
+    struct settings *s = w->settings;
+    TRY(kv_events_parse(&s->kv_events, w->diag));
+    if (!s->kv_events.is_set || s->enable_prefix_caching) return FATHOM_OK;
+    s->kv_events.is_set = false;
+    return buf_printf(w->notes,
+                      "--kv-events-config has no effect: the prefix cache is turned off\n");
+}
+
 fathom_err options_parse(struct settings *s, enum command command, const struct option_input *in,
                          struct buf *notes, fathom_diag *d)
 {
@@ -457,6 +468,7 @@ fathom_err options_parse(struct settings *s, enum command command, const struct 
                      done);
         }
     }
+    if (!s->help) TRY_GOTO(take_kv_events(&w), done);
     if (!s->help) {
         const struct speculative_given given = {.config = s->speculative_config,
                                                 .method = s->spec_method,

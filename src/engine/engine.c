@@ -549,6 +549,12 @@ static void stop_step(fathom_engine *e, fathom_err err)
 void engine_void_pages(fathom_engine *e)
 {
     atomic_fetch_add(&e->cache_epoch, 1);
+    engine_kick(e); /* so that subscribers hear of it */
+}
+
+uint64_t engine_salt(fathom_engine *e)
+{
+    return atomic_load(&e->cache_epoch) * 0x9e3779b97f4a7c15u;
 }
 
 /* The runner begins anew: no page of the cache holds what it held, and none is copied. Those in the
@@ -736,6 +742,15 @@ static uint64_t rest(fathom_engine *e, bool was_busy)
     return more ? 0 : MAILBOX_FOREVER; /* or until the disk has done something */
 }
 
+/* Returns wait_us, or 0 when there is more to tell. */
+static uint64_t tell_events(fathom_engine *e, uint64_t wait_us)
+{
+    const bool forbidden = mem_forbid(true);
+    const bool more = page_events_tell(e->events, engine_salt(e));
+    mem_forbid(forbidden);
+    return more ? 0 : wait_us;
+}
+
 /* Waits for the steps under way and drops their results. */
 static void drop_steps(fathom_engine *e)
 {
@@ -766,7 +781,7 @@ void *engine_main(void *arg)
             end_expired(e, &e->lanes[i], clock_now_us());
         bool was_busy = busy;
         busy = is_live(e) || e->n_flight > 0;
-        wait_us = busy ? run_step(e) : rest(e, was_busy);
+        wait_us = tell_events(e, busy ? run_step(e) : rest(e, was_busy));
     }
     if (e->n_flight > 0) drop_steps(e);
     if (e->offload && !e->failed) {

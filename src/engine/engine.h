@@ -11,6 +11,7 @@
 
 #include "engine/admission.h"
 #include "engine/offload.h"
+#include "engine/page_events.h"
 #include "engine/step_runner.h"
 #include "fathom/fathom.h"
 
@@ -27,6 +28,8 @@ struct engine_config {
     bool no_prefix_cache;
     uint32_t share_prompts;        /* share_config.least; 0: none is shared */
     struct offload_config offload; /* n_ram_page 0: there are no tiers; needs the prefix cache */
+    struct page_events *events;    /* the engine's on success, else still the caller's; NULL: nobody
+                                      is told of pages; needs the prefix cache */
 };
 
 /* engine_create - start the engine's thread

@@ -81,6 +81,18 @@ static fathom_err make_tiers(fathom_engine *e, const struct offload_config *c, f
     return FATHOM_OK;
 }
 
+static fathom_err make_events(fathom_engine *e, struct page_events *events, fathom_diag *d)
+{
+    struct prefix_cache *caches[PARALLEL_RANKS_MAX] = {NULL};
+    if (!events) return FATHOM_OK;
+    ASSERT(e->n_lane <= PARALLEL_RANKS_MAX);
+    for (uint32_t i = 0; i < e->n_lane; i++) caches[i] = e->lanes[i].prefix;
+    if (!caches[0]) FAIL(d, FATHOM_EINVAL, "events of the prefix cache, which is turned off");
+    TRY(page_events_start(events, caches, e->n_lane, e->info.n_page, engine_kick, e, d));
+    e->events = events;
+    return FATHOM_OK;
+}
+
 static fathom_err make_lanes(fathom_engine *e, const struct engine_config *c, fathom_diag *d)
 {
     const fathom_info *info = &c->info;
@@ -136,6 +148,7 @@ static fathom_err make_parts(fathom_engine *e, const struct engine_config *c, fa
     TRY(mailbox_create(&e->mailbox, e->info.max_requests, c->seed, d));
     mailbox_set_admission(e->mailbox, &e->admission);
     TRY(make_tiers(e, &c->offload, d));
+    TRY(make_events(e, c->events, d));
     e->told = mem_calloc(n_seq, sizeof(struct sequence *));
     if (!e->told || make_flights(e, info->max_num_seqs) != FATHOM_OK ||
         make_share(e, c) != FATHOM_OK) {
@@ -173,6 +186,7 @@ fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
 fail:
     offload_destroy(e->offload);
     e->offload = NULL;
+    e->events = NULL;
     e->runner = NULL; /* still the caller's, and so is the checkpoint */
     e->checkpoint = NULL;
     fathom_close(e);
@@ -192,6 +206,7 @@ void fathom_close(fathom_engine *e)
         mailbox_close(e->mailbox);
         pthread_join(e->thread, NULL);
     }
+    page_events_close(e->events);
     if (e->runner) (void)e->runner->ops->bind(e->runner); /* the engine's thread had it */
     offload_destroy(e->offload);
     if (e->runner) e->runner->ops->destroy(e->runner);
@@ -222,7 +237,7 @@ fathom_err fathom_submit(fathom_engine *e, const fathom_request *r, uint64_t *id
 {
     struct sequence *q = NULL;
     fathom_request with = *r;
-    with.cache_salt ^= atomic_load(&e->cache_epoch) * 0x9e3779b97f4a7c15u;
+    with.cache_salt ^= engine_salt(e);
     TRY(sequence_check(&with, &e->limits, d));
     TRY(sequence_create(&q, &with, &e->limits, clock_now_us(), d));
     fathom_err err = page_exchange_choose(offload_exchange(e->offload), &with, &q->request, d);
@@ -266,6 +281,7 @@ void fathom_get_stats(fathom_engine *e, fathom_stats *out)
     mailbox_get_stats(e->mailbox, out);
     out->tiers.n_sent = page_exchange_n_sent(offload_exchange(e->offload));
     out->tiers.n_released = page_exchange_n_released(offload_exchange(e->offload));
+    page_events_fill_stats(e->events, &out->events);
     out->n_refused_pages = page_exchange_n_refused(offload_exchange(e->offload));
     out->n_rank_wait = r->ops->get_waits ? r->ops->get_waits(r, waits) : 0;
     for (uint32_t i = 0; i < out->n_rank_wait; i++)

@@ -12,6 +12,7 @@
 #include "engine/lane.h"
 #include "engine/mailbox.h"
 #include "engine/offload.h"
+#include "engine/page_events.h"
 #include "engine/sequence.h"
 #include "engine/share.h"
 #include "fathom/fathom.h"
@@ -45,6 +46,7 @@ struct fathom_engine {
     uint32_t n_lane;
     struct share share;          /* a prompt that all of them compute */
     struct offload *offload;     /* NULL: there are no tiers; of all lanes */
+    struct page_events *events;  /* NULL: nobody is told of pages */
     struct flight *flights;      /* [max_flight] in a ring: n_flight of them from i_now on */
     struct step_result *results; /* [n_lane] of the oldest step */
     uint32_t max_flight;
@@ -103,8 +105,10 @@ void engine_publish(fathom_engine *e, struct sequence *const *sequences, size_t 
 /* engine_kick - wakes the thread of the engine `arg` */
 void engine_kick(void *arg);
 
-/* engine_void_pages - pages of the past are never found again, so they are the first to be taken */
+/* engine_void_pages - pages of the past are never found again, so they are the first to be taken
+ * engine_salt - what these and later ones differ in: the salt of requests that have none */
 void engine_void_pages(fathom_engine *e);
+uint64_t engine_salt(fathom_engine *e);
 
 /* engine_run_stages - a round of several stages: plan and launch until all have something to do,
  * then wait for the oldest step, or pass of drafts, and launch what follows it

@@ -246,6 +246,7 @@ struct opening {
     struct memory_plan plan;
     struct weights_digest *digest;
     struct host_lanes *lanes; /* of several hosts */
+    struct page_events *events;
     struct step_runner *runner;
     const struct step_runner *first;
     char numerics[NUMERICS_BYTES];
@@ -257,6 +258,7 @@ static void close_opening(struct opening *p)
     weights_digest_cancel(p->digest);
     if (p->runner) p->runner->ops->destroy(p->runner);
     host_lanes_destroy(p->lanes);
+    page_events_close(p->events);
     checkpoint_close(p->checkpoint);
 }
 
@@ -270,6 +272,15 @@ static fathom_err resolve(struct opening *p, const fathom_options *o, fathom_dia
     return settings_resolve(&p->settings, &as, &p->config, d);
 }
 
+/* Before anything is loaded, which may take minutes: what cannot be had is told then. */
+static fathom_err open_events(struct opening *p, fathom_diag *d)
+{
+    const struct engine_settings *s = &p->settings;
+    if (!s->kv_events || !is_first_host(s)) return FATHOM_OK;
+    const uint32_t n_lane = s->place.parallel.is_slice ? 1 : s->place.parallel.dp.size;
+    return page_events_open(&p->events, s->kv_events, n_lane, d);
+}
+
 static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *d)
 {
     struct engine_settings *s = &p->settings;
@@ -277,6 +288,7 @@ static fathom_err load(struct opening *p, const fathom_options *o, fathom_diag *
     TRY(model_config_load(&p->config, p->checkpoint, d));
     TRY(generation_config_load(&p->generation, p->checkpoint, p->config.n_vocab, d));
     TRY(resolve(p, o, d));
+    TRY(open_events(p, d));
     TRY(check_draft_layer(s, p->checkpoint, &p->config, d));
     log_weights(o, s, &p->config);
     TRY(memory_plan_fit(&p->plan, s, &p->config, p->checkpoint, 0, d));
@@ -414,6 +426,7 @@ fathom_err fathom_open(fathom_engine **out, const fathom_options *o, fathom_diag
         fill_offload(&c.offload, settings, &p.plan, p.source, p.digest);
         p.digest = NULL;
     }
+    c.events = p.events;
     c.seed = o->seed ? o->seed : rng_entropy();
     TRY_GOTO(engine_create(out, &c, p.runner, p.checkpoint, d), fail);
     log_open(checkpoint_where(p.checkpoint), &c.info, p.first, start_us);

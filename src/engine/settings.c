@@ -333,6 +333,12 @@ static fathom_err resolve_offload(struct engine_settings *out, const fathom_opti
              "cache: leave "
              "--no-enable-prefix-caching out");
     }
+    if (o->kv_events && o->no_prefix_cache) {
+        FAIL(d, FATHOM_EINVAL,
+             "--kv-events-config tells of pages of the prefix cache: leave "
+             "--no-enable-prefix-caching out");
+    }
+    out->kv_events = o->kv_events;
     out->no_prefix_cache = o->no_prefix_cache;
     out->offload_ram_bytes = o->offload_ram_bytes;
     out->offload_dir = has_dir ? o->offload_dir : NULL;

@@ -48,9 +48,10 @@ struct engine_settings {
     uint64_t offload_ram_bytes;
     const char *offload_dir; /* the caller's; NULL: none */
     uint64_t offload_dir_bytes;
-    const fathom_transfer *transfer; /* the caller's; NULL: none */
-    const fathom_hosts *hosts;       /* the caller's; NULL: this one alone */
-    struct stage_net *stage_net;     /* of stages on several hosts: to the others; borrowed */
+    const fathom_transfer *transfer;   /* the caller's; NULL: none */
+    const fathom_kv_events *kv_events; /* likewise */
+    const fathom_hosts *hosts;         /* the caller's; NULL: this one alone */
+    struct stage_net *stage_net;       /* of stages on several hosts: to the others; borrowed */
     uint32_t
         max_flight; /* steps under way at most. Of several stages as many as there are, of other
                             requests each. Else, where the backend is asynchronous, 1, or 2 for a

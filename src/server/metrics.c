@@ -377,6 +377,25 @@ static void write_tiers(struct scrape *s, const struct metrics_view *v)
                 v->stats->n_fetching);
 }
 
+/* Only of an engine that has told what its cache holds. */
+static void write_kv_events(struct scrape *s, const fathom_event_stats *t)
+{
+    if (t->n_batch == 0) return;
+    const char *name = "fathom_kv_events_total";
+    prometheus_family(s->b, name, PROMETHEUS_COUNTER,
+                      "Pages of the prefix cache that subscribers were told of, and times that all "
+                      "were called gone.");
+    write_labelled(s, name, "kind", "stored", t->n_stored);
+    write_labelled(s, name, "kind", "removed", t->n_removed);
+    write_labelled(s, name, "kind", "cleared", t->n_cleared);
+    write_count(s, "fathom_kv_event_batches_total", PROMETHEUS_COUNTER,
+                "Messages that these were sent in.", t->n_batch);
+    write_count(s, "fathom_kv_event_overflows_total", PROMETHEUS_COUNTER,
+                "Times that an event had no room, so that all was told anew.", t->n_overflow);
+    write_count(s, "fathom_kv_event_replays_total", PROMETHEUS_COUNTER,
+                "Answers to subscribers that had missed some.", t->n_replay);
+}
+
 /* Only of an engine that drafts. */
 static void write_vllm_drafts(struct scrape *s, const struct metrics_view *v)
 {
@@ -632,6 +651,7 @@ static void write_all(struct scrape *s, struct metrics *m, const struct metrics_
     write_vllm_state(s, m, v);
     write_vllm_drafts(s, v);
     write_tiers(s, v);
+    write_kv_events(s, &v->stats->events);
     write_vllm_histograms(s, m);
     write_steps(s, v->stats);
     write_infos(s, v);
