@@ -153,10 +153,17 @@ static struct gate_pass *oldest(const struct gate *g, enum gate_phase phase, enu
     return NULL;
 }
 
+/* How long a connection has been in its phase. `now_us` was read before the lock was taken, so the
+ * connection may have come into its phase after it. */
+static uint64_t age_us(const struct gate_pass *p, uint64_t now_us)
+{
+    return now_us > p->since_us ? now_us - p->since_us : 0;
+}
+
 /* Bytes a second, where what has just begun is not slow yet. */
 static uint64_t body_rate(const struct gate_pass *p, uint64_t now_us)
 {
-    uint64_t ms = (now_us - p->since_us) / 1000 + 1000;
+    uint64_t ms = age_us(p, now_us) / 1000 + 1000;
     return (atomic_load(&p->body_bytes) + BODY_HEAD_START_BYTES) * 1000 / ms;
 }
 
@@ -284,7 +291,7 @@ static struct gate_pass *worst_reader(struct gate *g, uint64_t now_us)
     struct gate_pass *worst = g->lists[GATE_UNREAD].first;
     double most = -1;
     for (struct gate_pass *p = worst; p; p = p->next) {
-        double weight = (double)p->unread_bytes * (double)(now_us - p->since_us);
+        double weight = (double)p->unread_bytes * (double)age_us(p, now_us);
         if (weight <= most) continue;
         most = weight;
         worst = p;
@@ -354,8 +361,7 @@ uint32_t gate_sweep(struct gate *g, uint64_t now_us)
     for (int phase = 0; phase < GATE_N_PHASE; phase++) {
         uint64_t time_us = time_of(g, (enum gate_phase)phase);
         struct gate_pass *p;
-        while ((p = g->lists[phase].first) && now_us > p->since_us &&
-               now_us - p->since_us >= time_us) {
+        while ((p = g->lists[phase].first) && age_us(p, now_us) >= time_us) {
             cut(g, p);
             n_late[phase]++;
         }

@@ -194,6 +194,26 @@ static void who_answers_or_is_not_read_never_goes(void **state)
     close_line(&l);
 }
 
+/* A thread reads the clock before it has the lock, and another one may have moved a connection in
+ * between. */
+static void a_connection_that_is_younger_than_the_clock_does_not_go(void **state)
+{
+    (void)state;
+    struct line l;
+    open_line(&l, 2);
+    gate_move(l.gate, l.passes[0], GATE_BODY, 0);
+    gate_move(l.gate, l.passes[1], GATE_BODY, 10ull * SECOND);
+    assert_true(gate_drop_slowest(l.gate, 9ull * SECOND));
+    assert_shut(&l, 1);
+    close_line(&l);
+    open_line(&l, 3);
+    gate_note_unread(l.gate, l.passes[0], 400, 0);
+    gate_note_unread(l.gate, l.passes[1], 500, 10ull * SECOND);
+    gate_note_unread(l.gate, l.passes[2], 200, 9ull * SECOND);
+    assert_shut(&l, 1);
+    close_line(&l);
+}
+
 static void those_over_the_limit_make_room_for_each_other(void **state)
 {
     (void)state;
@@ -253,6 +273,7 @@ int main(void)
         cmocka_unit_test(who_holds_most_and_reads_least_is_cut_for_the_others),
         cmocka_unit_test(the_slowest_class_goes_first),
         cmocka_unit_test(who_answers_or_is_not_read_never_goes),
+        cmocka_unit_test(a_connection_that_is_younger_than_the_clock_does_not_go),
         cmocka_unit_test(those_over_the_limit_make_room_for_each_other),
         cmocka_unit_test(without_memory_nobody_enters),
     };
