@@ -609,7 +609,7 @@ static void tick_job(struct job *job, uint64_t now_us)
     uint64_t interval_us = (uint64_t)job->jobs->served->o.idle_line_ms * 1000;
     job_lock(job);
     if (job->state == JOB_RUNNING && job->request.stream && job->suspended &&
-        now_us - job->moved_us >= interval_us) {
+        now_us >= job->moved_us + interval_us) { /* it may have moved after now_us was read */
         (void)answer_keep_alive(&job->answer);
         job->moved_us = now_us;
         job_wake(job);

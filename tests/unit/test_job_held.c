@@ -155,6 +155,32 @@ static void while_it_is_full_requests_are_refused(void **state)
     assert_int_equal(summary.status, 429);
 }
 
+static fathom_err add_line(struct answer *a)
+{
+    return buf_add_char(&a->out, '\n');
+}
+
+/* The thread that ticks may have read the clock and then waited for the job, which began to run. */
+static void a_stream_gets_a_line_once_it_has_been_silent(void **state)
+{
+    (void)state;
+    static const struct answer_form form = {.keep_alive = add_line};
+    struct job *job = all[0];
+    served.o.idle_line_ms = 10;
+    job->state = JOB_RUNNING;
+    job->told = false;
+    job->suspended = job->request.stream = true;
+    job->answer.form = &form;
+    job->moved_us = 50000;
+    jobs_tick(&jobs, 49999);
+    jobs_tick(&jobs, 59999);
+    assert_true(job->suspended && job->answer.out.len == 0);
+    jobs_tick(&jobs, 60000);
+    assert_int_equal(job->answer.out.len, 1);
+    assert_int_equal(n_shut[0], 1); /* resumed */
+    job->state = JOB_DONE;
+}
+
 int main(void)
 {
 #define TEST(f) cmocka_unit_test_setup_teardown(f, open_jobs, close_jobs)
@@ -164,6 +190,7 @@ int main(void)
         TEST(a_stream_that_has_been_read_waits_for_nobody),
         TEST(where_nobody_waits_the_largest_ends),
         TEST(while_it_is_full_requests_are_refused),
+        TEST(a_stream_gets_a_line_once_it_has_been_silent),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
