@@ -285,7 +285,7 @@ static fathom_err take(struct grammar_cache *c, struct entry *e, struct grammar_
         wait->entry = e;
         wait->next_waiter = e->waiters;
         e->waiters = wait;
-        e->n_wanted++;
+        e->n_wanted += !wait->left;
         return FATHOM_OK;
     }
     c->stats.n_hit++;

@@ -283,9 +283,11 @@ static void a_compilation_that_nobody_wants_ends(void **state)
 {
     (void)state;
     struct grammar_cache *c = open_cache(1 << 24);
-    struct wanting first = {.c = c, .pattern = heavy}, second = first, again = first;
+    struct wanting first = {.c = c, .pattern = heavy}, second = first, again = first, gone = first;
     begin_compiling(&first);
     ask(&second);
+    gone.wait.left = true; /* before it asked: it waits, and wants nothing */
+    ask(&gone);
     grammar_cache_leave(c, &first.wait);
     grammar_cache_leave(c, &first.wait); /* counts once */
     assert_true(is_compiling(c));
@@ -293,6 +295,7 @@ static void a_compilation_that_nobody_wants_ends(void **state)
     (void)pthread_join(first.thread, NULL);
     assert_int_equal(first.err, FATHOM_ECANCEL);
     assert_int_equal(atomic_load(&second.n_woken), 1);
+    assert_int_equal(atomic_load(&gone.n_woken), 1);
     assert_int_equal(stats_of(c).n_entry, 0);
     assert_int_equal(stats_of(c).n_failed, 0);
     ask(&again);
