@@ -58,7 +58,8 @@ struct page_service {
 static uint32_t tell_busy_ms(struct page_service *s)
 {
     const uint32_t told_ms = atomic_load(&s->busy_ms);
-    const uint64_t since_ms = (clock_now_us() - atomic_load(&s->noted_us)) / 1000;
+    const uint64_t noted_us = atomic_load(&s->noted_us); /* before the clock: not later than it */
+    const uint64_t since_ms = (clock_now_us() - noted_us) / 1000;
     if (told_ms == 0 || since_ms <= told_ms) return told_ms;
     return since_ms < UINT32_MAX ? (uint32_t)since_ms : UINT32_MAX;
 }

@@ -288,7 +288,7 @@ bool pool_is_lost(struct pool *p, const struct pool_request *r, const struct poo
     lock(p);
     const struct server *s = &p->servers[l->place];
     ASSERT(s->generation == l->generation);
-    bool is_silent = s->load.silent_us && now_us - s->load.silent_us >= POOL_SILENT_US;
+    bool is_silent = s->load.silent_us && now_us >= s->load.silent_us + POOL_SILENT_US;
     bool is_lost = is_silent && any_known(p, r, now_us);
     unlock(p);
     return is_lost;

@@ -367,6 +367,7 @@ static void a_silent_server_is_lost_to_who_has_another(void **state)
     assert_false(pool_is_lost(p, &r, a, then));
     pool_note_load(p, 0, 1, &silent);
     assert_false(pool_is_lost(p, &r, a, then - 1));
+    assert_false(pool_is_lost(p, &r, a, silent.silent_us - 1)); /* asked before that look began */
     assert_true(pool_is_lost(p, &r, a, then));
     assert_false(pool_is_lost(p, &r, b, then));
     assert_false(pool_is_lost(p, &other, a, then)); /* a stream that nobody goes on with */
