@@ -16,29 +16,30 @@
  *          mailbox_publish               events
  *          drafter_begin, launch, wait   with drafts: the draft layer, once or a few times
  *
- * Overlap scheduling: a step is launched ahead when all of it is known but the ids that it reads,
- * which the step before it draws on the device. The device goes from one step to the next, and the
- * host does everything else meanwhile. A step launched ahead is the first step of the next round.
- * It may compute rows of a request that an earlier step has ended, or that has been cancelled:
- * these rows are dropped. A request that arrives waits for the end of all steps under way.
+ * Overlap scheduling: a step is launched ahead when everything about it is known except the ids of
+ * its tokens, which the step before it draws on the device. The device goes from one step straight
+ * to the next, and the host works meanwhile. A step launched ahead is the first step of the next
+ * round. It may compute rows of a request that an earlier step has ended, or that has been
+ * cancelled: these rows are dropped. A request that arrives waits until no step is under way.
  *
- * Several stages (engine_stages.c) have as many steps under way, of other requests each.
+ * With several stages (engine_stages.c) as many steps are under way as there are stages. No request
+ * is in two of them.
  *
  * States of the engine, kept by its thread
  *
  *   RUNNING ---- a launch or wait fails ----> FAILED ---- fathom_close ----> gone
  *      +------------------- fathom_close --------------------------------------^
  *
- *   AWAY is RUNNING without a step: of several hosts one is not there. Every live request ends with
- *   ERROR, new ones are refused with its name, and when all are there again the engine goes on
- *   with a cache in which nothing is found, and with what the tiers have.
+ *   AWAY is RUNNING without steps, because one of several hosts is missing. Every live request ends
+ *   with ERROR, and new ones are refused with a text that names the host. When all hosts are there
+ *   again, the engine goes on. Its prefix cache is then empty, but the tiers have kept their pages.
  *
  *   FAILED is final: every live request ends with ERROR, every new one is refused with the cause,
  *   and no step is tried again.
  *
- * Threads. Only the engine's thread touches what stands under "the engine thread's" below. Callers
- * and that thread meet in the mailbox. Nothing is allocated between taking mail and publishing: in
- * builds with FATHOM_DCHECK an allocation there is a fault. */
+ * Threads. Only the engine's thread touches the members of struct fathom_engine that are marked
+ * "the engine thread's" (engine_int.h). Callers and that thread meet in the mailbox. A step
+ * allocates nothing: in builds with FATHOM_DCHECK an allocation in run_step is a fault. */
 #include "engine/engine.h"
 
 #include "base/assert.h"
@@ -65,7 +66,8 @@ static struct flight *now_of(fathom_engine *e)
     return flight_at(e, 0);
 }
 
-/* Steps under way that have rows of a lane; the oldest one is number `first` from i_now on. */
+/* How many of the n_flight steps under way have rows of a lane. The oldest of them is
+ * flight_at(e, first); with several stages `queue` has them. */
 static uint32_t n_flight_of(fathom_engine *e, uint32_t lane, uint32_t first)
 {
     uint32_t n = 0;
@@ -76,7 +78,7 @@ static uint32_t n_flight_of(fathom_engine *e, uint32_t lane, uint32_t first)
     return n;
 }
 
-/* No step under way counts any more. */
+/* The schedulers take back the plans of all steps under way: they will not be committed. */
 static void abort_flights(fathom_engine *e)
 {
     for (uint32_t i = 0; i < e->n_lane; i++) {
@@ -85,15 +87,15 @@ static void abort_flights(fathom_engine *e)
     }
 }
 
-/* What the runner has under way is of no interest any more. */
+/* The engine will not wait for the steps that the runner has under way. */
 static void forget_flights(fathom_engine *e)
 {
     e->n_flight = 0;
     for (uint32_t i = 0; i < e->max_flight; i++) e->flights[i].is_busy = false;
 }
 
-/* The invariants of the ring and of all lanes. They hold between the commit of a step, which is
- * still the first from i_now on, and the next plan. */
+/* The invariants of the ring and of all lanes. They hold after the commit of a step, while i_now
+ * still points at it, until the next plan. */
 static void check(fathom_engine *e)
 {
     ASSERT(e->i_now < e->max_flight && e->n_flight < e->max_flight);
@@ -121,8 +123,9 @@ bool engine_is_quiet(const fathom_engine *e)
     return true;
 }
 
-/* Tells who waits for a page of a prompt how long all prompts take; a guess where none has been
- * computed yet. Pages that are on their way to memory come soon. */
+/* Tells other servers that wait here for pages of a prompt how long the prompts of this one will
+ * take: a guess while none has been measured, and 0 when no request is live and no page is still on
+ * its way to memory. */
 static void note_busy(fathom_engine *e)
 {
     enum { UNKNOWN_US = 5000000 };
@@ -134,7 +137,7 @@ static void note_busy(fathom_engine *e)
     page_exchange_note_busy(offload_exchange(e->offload), us);
 }
 
-/* What the lanes say, of now and of all time. */
+/* Sums the statistics of all lanes: what they have now, and what they have counted so far. */
 static void fill_stats(fathom_engine *e)
 {
     fathom_stats *s = &e->stats;
@@ -182,7 +185,7 @@ static void end_sequence(fathom_engine *e, struct sequence *q, enum request_fini
     engine_publish(e, &q, 1);
 }
 
-/* Whether there is a new request. */
+/* Takes new requests and cancels from the mailbox; returns whether there was a new request. */
 static bool take_mail(fathom_engine *e)
 {
     struct sequence *q;
@@ -193,7 +196,7 @@ static bool take_mail(fathom_engine *e)
                  q);
     }
     while ((q = mailbox_take_cancel(e->mailbox))) end_sequence(e, q, REQUEST_FINISH_CANCEL);
-    if (any) engine_publish(e, NULL, 0); /* who comes next is judged by what has been taken */
+    if (any) engine_publish(e, NULL, 0); /* admission of the next request must know of these */
     return any;
 }
 
@@ -209,8 +212,8 @@ static void end_unwanted_from(fathom_engine *e, struct request *first)
     }
 }
 
-/* Ends requests that compute pages for another server's request which has left, before they came or
- * since. */
+/* Ends requests that only compute pages for another server, if the request there has ended. That
+ * may have happened before they arrived here. */
 static void end_unwanted(fathom_engine *e, bool any_new)
 {
     const uint64_t n_left = page_exchange_n_left(offload_exchange(e->offload));
@@ -224,7 +227,7 @@ static void end_unwanted(fathom_engine *e, bool any_new)
     }
 }
 
-/* Ends requests of a lane whose promised time to the first token has passed while they waited. */
+/* Ends the waiting requests of a lane whose promised time to the first token has passed. */
 static void end_expired(fathom_engine *e, const struct lane *l, uint64_t now_us)
 {
     struct request *next;
@@ -239,7 +242,7 @@ static void end_expired(fathom_engine *e, const struct lane *l, uint64_t now_us)
     }
 }
 
-/* Each lane gets its share of what a step may have. */
+/* Divides what admission allows a step among the lanes. */
 static void set_bounds(fathom_engine *e)
 {
     const uint32_t n = e->n_lane;
@@ -258,7 +261,7 @@ static void note_masks(fathom_engine *e, uint32_t n, uint64_t start_us)
     e->stats.mask_us += clock_now_us() - start_us;
 }
 
-/* What constraints allow, into the blocks of a step that is under way. */
+/* Writes the masks of constrained requests into the blocks of a step that has been launched. */
 static void fill_masks(fathom_engine *e, const struct flight *f)
 {
     bool any = false;
@@ -272,7 +275,8 @@ static void fill_masks(fathom_engine *e, const struct flight *f)
     note_masks(e, n_mask, start_us);
 }
 
-/* Lanes have one context, the longest: they may have to replay one recording. */
+/* Gives the plans of all lanes the longest context among them: the lanes may have to replay the
+ * same recording. */
 static void share_context(fathom_engine *e, struct flight *f)
 {
     uint32_t max_context = 0;
@@ -307,8 +311,8 @@ fathom_err engine_launch(fathom_engine *e, struct flight *f)
     return r->ops->draw(r, f->steps);
 }
 
-/* Whether the step that would be launched next depends on ids that steps under way draw, but by
- * reading them. */
+/* Whether the host cannot write the next step yet, because its penalties or masks depend on ids
+ * that steps under way will draw. (Reading ids as tokens is no obstacle: the device does that.) */
 static bool reads_ids(fathom_engine *e)
 {
     for (uint32_t i = 0; i < e->n_lane; i++) {
@@ -317,8 +321,8 @@ static bool reads_ids(fathom_engine *e)
     return false;
 }
 
-/* The step after the newest one; false: it may be another one. Lanes that rest then, as far as is
- * known, have no part in it. */
+/* Plans the step after the newest one. A lane that will have nothing to compute has no part in it.
+ * Returns false, with nothing planned, if what a lane will compute then is not certain. */
 static bool plan_lanes_ahead(fathom_engine *e, const struct flight *newest, struct flight *next)
 {
     bool any = false;
@@ -340,8 +344,8 @@ static bool plan_lanes_ahead(fathom_engine *e, const struct flight *newest, stru
     return any;
 }
 
-/* Overlap scheduling: launches the steps after the newest one under way, as long as all that
- * decides them is known. */
+/* Overlap scheduling: launches steps behind the newest one under way, as long as everything that
+ * decides what they compute is known. */
 static fathom_err launch_ahead(fathom_engine *e)
 {
     ASSERT(e->n_flight >= 1 && e->n_flight <= e->max_flight);
@@ -360,7 +364,7 @@ static fathom_err launch_ahead(fathom_engine *e)
     return FATHOM_OK;
 }
 
-/* Of all lanes; ranks choose experts for their own tokens. */
+/* Sums the counts of chosen experts over the lanes: each rank chooses for its own tokens. */
 static void count_experts(fathom_engine *e)
 {
     struct expert_counts sum = {0};
@@ -386,7 +390,7 @@ static struct drafter *drafter_of(fathom_engine *e, uint32_t lane, const struct 
     return &l->drafters[e->n_stage > 1 ? f->i : 0];
 }
 
-/* The first pass of the draft layer, over the tokens of the step. */
+/* Writes the first pass of the draft layer, which goes over the tokens of the step. */
 static void begin_drafts(fathom_engine *e, struct flight *now)
 {
     const struct step_runner *r = e->runner;
@@ -401,7 +405,8 @@ static void begin_drafts(fathom_engine *e, struct flight *now)
     }
 }
 
-/* Commits the lanes' parts of the oldest step, and counts them. */
+/* Commits the lanes' parts of the oldest step and counts them. Returns the number of sequences in
+ * e->told, which are those that have events now. */
 static size_t commit(fathom_engine *e, struct flight *now, uint64_t now_us)
 {
     struct lane_tally t = {.stats = &e->stats, .told = e->told};
@@ -444,10 +449,10 @@ void engine_take_results(fathom_engine *e, struct flight *now, uint64_t now_us)
 #endif
     if (e->info.n_draft > 0) begin_drafts(e, now);
     share_settle(&e->share);
-    engine_publish(e, e->told, n_told); /* from here on nobody touches those that are over */
+    engine_publish(e, e->told, n_told); /* finished sequences belong to the poller from here on */
 }
 
-/* Fails before the commit only. */
+/* Waits for the oldest step and commits it. An error comes before the commit. */
 static fathom_err finish_step(fathom_engine *e)
 {
     struct flight *now = now_of(e);
@@ -457,7 +462,7 @@ static fathom_err finish_step(fathom_engine *e)
     return FATHOM_OK;
 }
 
-/* The pass that makes one draft more for those who want it; false when nobody does. */
+/* Writes the pass that makes one more draft for each request that wants one; false: none does. */
 static bool continue_drafts(fathom_engine *e, struct flight *now)
 {
     const struct step_runner *r = e->runner;
@@ -468,7 +473,7 @@ static bool continue_drafts(fathom_engine *e, struct flight *now)
         const uint32_t context = now->steps[i].batch.max_context;
         if (context > max_context) max_context = context;
     }
-    if (max_context < r->layout.max_context) max_context++; /* each draft is a token further on */
+    if (max_context < r->layout.max_context) max_context++; /* each draft is one position later */
     for (uint32_t i = 0; i < e->n_lane; i++) {
         struct drafter *d = drafter_of(e, i, now);
         struct step *step = &now->steps[i];
@@ -523,7 +528,7 @@ static const char *cause_of(fathom_engine *e, fathom_err err)
     return cause[0] ? cause : fathom_err_text(err);
 }
 
-/* The first error is the last: see the states above. */
+/* To FAILED, with the cause of the first error: see the states above. */
 static void fail_engine(fathom_engine *e, const char *cause)
 {
     ASSERT(cause[0] && !e->failed);
@@ -533,7 +538,8 @@ static void fail_engine(fathom_engine *e, const char *cause)
     mailbox_fail(e->mailbox, cause);
 }
 
-/* A step has failed. One that a lost host has failed is tried no more, but others will be. */
+/* A step has failed. If a lost host is the reason, the engine is AWAY and not FAILED: its requests
+ * end, and later ones are served once the host is back. */
 static void stop_step(fathom_engine *e, fathom_err err)
 {
     const struct step_runner_ops *ops = e->runner->ops;
@@ -557,8 +563,9 @@ uint64_t engine_salt(fathom_engine *e)
     return atomic_load(&e->cache_epoch) * 0x9e3779b97f4a7c15u;
 }
 
-/* The runner begins anew: no page of the cache holds what it held, and none is copied. Those in the
- * tiers are as good as before. A host may have room for fewer pages than this one. */
+/* The runner has begun anew: what the pages of the cache held is lost, and copies under way are
+ * void. Pages in the tiers are still good. A host that joined may have room for fewer pages than
+ * this one; then all use as few as it has. */
 static void forget_pages(fathom_engine *e)
 {
     const uint32_t n_page = e->runner->n_page;
@@ -574,7 +581,7 @@ static void forget_pages(fathom_engine *e)
     offload_renew(e->offload);
 }
 
-/* Of several hosts: ends what cannot go on, and begins anew when all are there. */
+/* With several hosts: goes to AWAY when one is missing, and begins anew when all are there. */
 static void look_at_hosts(fathom_engine *e)
 {
     const struct step_runner_ops *ops = e->runner->ops;
@@ -584,14 +591,14 @@ static void look_at_hosts(fathom_engine *e)
     if (!e->is_away) {
         e->is_away = true;
         mailbox_suspend(e->mailbox, ops->fault(e->runner));
-        (void)take_mail(e); /* what came before is the last */
+        (void)take_mail(e); /* from now on submits are refused: these end too */
     }
     end_all(e, REQUEST_FINISH_ERROR);
     ASSERT(!is_live(e));
     const fathom_err err = ops->rejoin(e->runner, &why);
     if (err == FATHOM_OK || err == FATHOM_EPEER) {
         forget_pages(e);
-        engine_publish(e, NULL, 0); /* whoever looks before the next step sees what there is */
+        engine_publish(e, NULL, 0); /* statistics are true before the next step too */
         e->is_away = err == FATHOM_EPEER;
     } else {
         fail_engine(e, why.text[0] ? why.text : cause_of(e, err));
@@ -599,7 +606,8 @@ static void look_at_hosts(fathom_engine *e)
     mailbox_suspend(e->mailbox, why.text);
 }
 
-/* Ends requests of a lane whose peer has not given what they may not compute. */
+/* Ends requests of a lane that may not compute their pages here and did not get them all from their
+ * peer. */
 static void end_lost(fathom_engine *e, const struct lane *l)
 {
     struct request *next;
@@ -609,7 +617,7 @@ static void end_lost(fathom_engine *e, const struct lane *l)
     }
 }
 
-/* Plans a lane's part of the next step; the tiers begin the copies that the plan asks for. */
+/* Plans a lane's part of the next step, and has the tiers enqueue the copies before it. */
 static void plan_lane(fathom_engine *e, struct lane *l, uint64_t now_us, struct plan *plan)
 {
     sched_plan(l->sched, now_us, plan);
@@ -619,7 +627,7 @@ static void plan_lane(fathom_engine *e, struct lane *l, uint64_t now_us, struct 
     (void)offload_keep(e->offload, l->prefix, plan->n_token);
 }
 
-/* Whether a prompt may be shared in the next step; then the home plans last. */
+/* Whether lanes may share a prompt in the next step. If so, its home plans last (share.h). */
 static bool begin_sharing(fathom_engine *e)
 {
     uint64_t owed[PARALLEL_RANKS_MAX];
@@ -629,7 +637,7 @@ static bool begin_sharing(fathom_engine *e)
     return share_begin(&e->share, owed);
 }
 
-/* Nothing is shared after all: no prompt waits in vain. */
+/* No prompt is shared after all: lanes whose prompts waited for it plan once more. */
 static void plan_waiting(fathom_engine *e, struct flight *f, uint64_t now_us)
 {
     for (uint32_t i = 0; i < e->n_lane; i++) {
@@ -658,13 +666,13 @@ fathom_err engine_plan(fathom_engine *e, struct flight *f, uint64_t now_us, bool
     if (shares && n_shared == 0) plan_waiting(e, f, now_us);
     for (uint32_t i = 0; i < e->n_lane; i++) *any |= f->plans[i].n_entry > 0;
     if (*any || e->n_flight > 0) return offload_fault(e->offload);
-    TRY(offload_sync(e->offload)); /* all that live wait for pages */
+    TRY(offload_sync(e->offload)); /* every live request waits for pages of the tiers */
     e->stats.n_fetch_plan++;
     engine_publish(e, NULL, 0);
     return FATHOM_OK;
 }
 
-/* Plans and launches a step, unless one is under way. *any: a step is under way now. */
+/* Plans and launches a step unless one is under way. *any: whether one is under way now. */
 static fathom_err start_step(fathom_engine *e, bool *any)
 {
     *any = true;
@@ -677,7 +685,7 @@ static fathom_err start_step(fathom_engine *e, bool *any)
     return engine_launch(e, now_of(e));
 }
 
-/* How long nothing can be done but wait for pages. */
+/* How long to sleep when all live requests wait for pages. */
 static uint64_t fetch_poll_us(const fathom_engine *e)
 {
     uint64_t us = SCHED_FETCH_POLL_US;
@@ -696,7 +704,7 @@ void engine_note_step(fathom_engine *e, uint64_t now_us)
     e->start_us = now_us;
 }
 
-/* A round of one stage. */
+/* A round without stages: the oldest step, its drafts, and launching steps ahead. */
 static fathom_err run_one(fathom_engine *e, bool *any)
 {
     TRY(start_step(e, any));
@@ -705,12 +713,12 @@ static fathom_err run_one(fathom_engine *e, bool *any)
     TRY(finish_step(e));
     TRY(make_drafts(e));
     engine_note_step(e, clock_now_us()); /* drafts included: the next tokens wait for them */
-    /* the next one, if it was launched ahead, is the oldest under way */
+    /* a step launched ahead is the oldest one under way now */
     if (e->n_flight > 0) e->i_now = (e->i_now + 1) % e->max_flight;
     return FATHOM_OK;
 }
 
-/* Returns how long nothing can be done but wait. */
+/* Returns for how long the engine has nothing to do but wait; 0: go on at once. */
 static uint64_t run_step(fathom_engine *e)
 {
     bool any = false;
@@ -723,9 +731,9 @@ static uint64_t run_step(fathom_engine *e)
     return err || any ? 0 : fetch_poll_us(e);
 }
 
-/* No request is live. Copies pages that are worth keeping; when all are copied, prepares memory for
- * later copies. Does a little of it a call, so that a request need not wait. Returns what
- * run_step returns. */
+/* When no request is live: copies pages that are worth keeping to the tiers, and then prepares
+ * memory for later copies. Each call does a little, so that a new request need not wait. Returns
+ * what run_step returns. */
 static uint64_t rest(fathom_engine *e, bool was_busy)
 {
     ASSERT(e->n_flight == 0 && !is_live(e));
@@ -739,7 +747,7 @@ static uint64_t rest(fathom_engine *e, bool was_busy)
     if (err != FATHOM_OK) stop_step(e, err);
     engine_publish(e, NULL, 0);
     if (!more && !e->failed) more = offload_touch(e->offload);
-    return more ? 0 : MAILBOX_FOREVER; /* or until the disk has done something */
+    return more ? 0 : MAILBOX_FOREVER; /* a thread of the tiers that is done wakes it */
 }
 
 /* Returns wait_us, or 0 when there is more to tell. */
@@ -785,7 +793,7 @@ void *engine_main(void *arg)
     }
     if (e->n_flight > 0) drop_steps(e);
     if (e->offload && !e->failed) {
-        end_all(e, REQUEST_FINISH_CANCEL); /* their pages are worth as much as others */
+        end_all(e, REQUEST_FINISH_CANCEL); /* so that their pages are flushed too */
         const uint64_t end_us = clock_now_us() + OFFLOAD_FLUSH_US;
         for (uint32_t i = 0; i < e->n_lane; i++)
             offload_flush(e->offload, e->lanes[i].prefix, end_us);

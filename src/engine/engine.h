@@ -20,28 +20,29 @@ struct checkpoint;
 struct engine_config {
     fathom_info info; /* complete; its strings are copied */
     uint32_t max_queued;
-    struct admission_config admission; /* its limits of requests and tokens are taken from info */
+    struct admission_config admission; /* max_num_seqs and max_num_batched_tokens are info's */
     bool priorities;
     uint32_t n_vocab_used;
-    uint32_t max_score; /* of sched_config; the runner has rows of logits for them */
+    uint32_t max_score; /* as in sched_config; the runner has rows for so many more logits */
     uint64_t seed;
     bool no_prefix_cache;
-    uint32_t share_prompts;        /* share_config.least; 0: none is shared */
-    struct offload_config offload; /* n_ram_page 0: there are no tiers; needs the prefix cache */
+    uint32_t share_prompts;        /* share_config.least; 0: lanes share no prompt */
+    struct offload_config offload; /* n_ram_page 0: no tiers; tiers need the prefix cache */
     struct page_events *events;    /* the engine's on success, else still the caller's; NULL: nobody
                                       is told of pages; needs the prefix cache */
 };
 
 /* engine_create - start the engine's thread
  *
- *   runner      the engine's on success, else still the caller's; its layout's limits are those of
- *               c->info
- *   checkpoint  likewise; serves fathom_get_file; NULL: there are no files
+ *   runner      belongs to the engine on success, else still to the caller. The limits of its
+ *               layout equal those of c->info
+ *   checkpoint  belongs to the engine on success too; fathom_get_file reads its files. NULL: there
+ *               are none
  * Errors  EINVAL, ENOMEM, EIO when the thread cannot start. */
 fathom_err engine_create(fathom_engine **out, const struct engine_config *c,
                          struct step_runner *runner, struct checkpoint *checkpoint, fathom_diag *d);
 
-/* engine_check - assert the invariants that any thread may look at */
+/* engine_check - assert the invariants that can be checked from any thread */
 void engine_check(fathom_engine *e);
 
 #endif

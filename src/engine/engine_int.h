@@ -17,12 +17,12 @@
 #include "engine/share.h"
 #include "fathom/fathom.h"
 
-/* A step planned, or under way: a part for each lane. */
+/* A step that is planned or under way. It has a part for each lane. */
 struct flight {
     struct plan *plans; /* [n_lane] */
     struct step *steps; /* [n_lane], all of one pass */
     uint32_t i;         /* its number */
-    bool is_busy;       /* of stages: from its plan to its last draft */
+    bool is_busy;       /* with several stages: from its plan until its last draft is taken */
 };
 
 struct fathom_engine {
@@ -44,18 +44,18 @@ struct fathom_engine {
     /* the engine thread's */
     struct lane *lanes; /* [n_lane] */
     uint32_t n_lane;
-    struct share share;          /* a prompt that all of them compute */
-    struct offload *offload;     /* NULL: there are no tiers; of all lanes */
+    struct share share;          /* the prompt that all lanes compute together, if there is one */
+    struct offload *offload;     /* the tiers, which all lanes use; NULL: there are none */
     struct page_events *events;  /* NULL: nobody is told of pages */
     struct flight *flights;      /* [max_flight] in a ring: n_flight of them from i_now on */
     struct step_result *results; /* [n_lane] of the oldest step */
     uint32_t max_flight;
     uint32_t i_now;    /* the oldest step under way, or the one planned next: now_of */
     uint32_t n_flight; /* steps launched and not waited for */
-    uint32_t n_stage;  /* more than 1: flights are taken as they are free, and queued: */
-    struct flight *queue[PARALLEL_STAGES_MAX]; /* [n_flight], oldest first */
-    bool was_launched;                         /* the oldest step, before the round began */
-    uint64_t start_us;      /* of the oldest step: when the one before was over, if later */
+    uint32_t n_stage;  /* above 1: a step takes any free flight, and `queue` has their order */
+    struct flight *queue[PARALLEL_STAGES_MAX]; /* [n_flight], oldest first; with several stages */
+    bool was_launched; /* the oldest step had been launched before this round began */
+    uint64_t start_us; /* the oldest step's launch, or the end of the one before if that is later */
     struct sequence **told; /* [n_lane * max_num_seqs] sequences with events of the step */
     uint64_t n_left;        /* page_exchange_n_left when requests were last looked at */
     fathom_stats stats;
@@ -65,55 +65,59 @@ struct fathom_engine {
     bool is_away;
 };
 
-/* engine_plan - a step of all lanes, into f; what the tiers are to copy before it is told to them
+/* engine_plan - plan a step of all lanes into f, and tell the tiers which pages to copy before it
  *
- *   any     a lane has a part in it
- * Needs   no step under way; of stages, a flight that is free. */
+ *   any     written: whether at least one lane has a part in the step
+ * Needs   no step under way; with several stages, a flight that is free. */
 fathom_err engine_plan(fathom_engine *e, struct flight *f, uint64_t now_us, bool *any);
 
-/* engine_write_step - the arrays of a plan, into the runner's block */
+/* engine_write_step - write the arrays of the step planned in f into the runner's block */
 void engine_write_step(fathom_engine *e, struct flight *f);
 
-/* engine_launch - the step of f, or its pass of drafts, with masks and draws
- * engine_wait - for the one launched first; its results are in e->results */
+/* engine_launch - launch the step of f, or its next pass of drafts, with its masks and draws
+ * engine_wait - wait for the step launched first; its results are then in e->results */
 fathom_err engine_launch(fathom_engine *e, struct flight *f);
 fathom_err engine_wait(fathom_engine *e, uint64_t *now_us);
 
-/* engine_take_results - the step of f has been computed, as e->results say: commit it, begin its
- * drafts, tell what it gave
- * Edge  its step becomes the pass of drafts, where there are any. */
+/* engine_take_results - the step of f has been computed: commit e->results, write the first pass of
+ * drafts, publish the events
+ *
+ * Edge  With drafts, f->steps become that pass of drafts, which the caller launches. */
 void engine_take_results(fathom_engine *e, struct flight *f, uint64_t now_us);
 
-/* engine_take_drafts - what a pass of drafts drew; whether there is to be another one, in f's
- * step */
+/* engine_take_drafts - keep what a pass of drafts drew
+ *
+ * Returns  whether another pass follows, which f->steps then hold. */
 bool engine_take_drafts(fathom_engine *e, struct flight *f);
 
 /* engine_is_quiet - the tiers have nothing to copy */
 bool engine_is_quiet(const fathom_engine *e);
 
-/* engine_note_step - a step is over that took from e->start_us on; so does the next one, from
- * now */
+/* engine_note_step - a step that began at e->start_us is over: measure it. The next one begins
+ * now. */
 void engine_note_step(fathom_engine *e, uint64_t now_us);
 
 /* engine_main - the engine's thread: `arg` is the engine */
 void *engine_main(void *arg);
 
-/* engine_publish - events of n sequences and what the engine counts, to whoever waits or looks
- * Edge  no sequences: the counts. */
+/* engine_publish - make the events of n sequences and the engine's statistics visible to callers
+ *
+ * Edge  n == 0: the statistics alone. */
 void engine_publish(fathom_engine *e, struct sequence *const *sequences, size_t n);
 
-/* engine_kick - wakes the thread of the engine `arg` */
+/* engine_kick - wake the thread of the engine `arg`; any thread */
 void engine_kick(void *arg);
 
-/* engine_void_pages - pages of the past are never found again, so they are the first to be taken
- * engine_salt - what these and later ones differ in: the salt of requests that have none */
+/* engine_void_pages - new requests find none of the pages cached so far. These stay in the cache
+ * until they are evicted.
+ * engine_salt - what keys of pages begin with from then on: the salt of requests that have none */
 void engine_void_pages(fathom_engine *e);
 uint64_t engine_salt(fathom_engine *e);
 
-/* engine_run_stages - a round of several stages: plan and launch until all have something to do,
- * then wait for the oldest step, or pass of drafts, and launch what follows it
+/* engine_run_stages - a round with several stages: plan and launch steps until every stage has one,
+ * then wait for the oldest step, or pass of drafts, and launch the pass that follows it
  *
- *   any     a step was under way
+ *   any     written: whether a step was under way
  * Errors  as of the runner, final; what was planned is then the caller's to abort. */
 fathom_err engine_run_stages(fathom_engine *e, bool *any);
 
