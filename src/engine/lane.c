@@ -68,10 +68,10 @@ static uint64_t load_of(const struct lane *l)
     return l->n_owed_token + (uint64_t)n_live(l) * LANE_LIVE_TOKENS;
 }
 
-/* What speaks against a lane, the weightiest first. */
+/* How well a lane suits a new request; earlier members decide first. */
 struct merit {
     bool is_full; /* no place for one more request to run */
-    bool is_far;  /* far more loaded than others */
+    bool is_far;  /* its load is far above the mean: its cached pages do not count */
     uint32_t n_page;
     uint64_t load;
 };
@@ -109,7 +109,7 @@ struct lane *lane_choose(struct lane *lanes, uint32_t n_lane, struct sequence *q
     return best;
 }
 
-/* Prompt tokens that another server gives the pages of. */
+/* Prompt tokens whose pages another server will send. */
 static uint32_t count_given(const struct request *r)
 {
     uint32_t n = r->has_peer ? r->peer_end * KV_PAGE_TOKENS : 0;
@@ -149,7 +149,8 @@ static struct sequence *first_movable(const struct lane *l, uint32_t to)
     return r ? sequence_of(r) : NULL;
 }
 
-/* The first who can move to a lane from where most wait for a place; NULL: nobody can. */
+/* A request that can move to lane `to`: the first one on the full lane on which most wait; NULL:
+ * none can. */
 static struct sequence *first_of_fullest(struct lane *lanes, uint32_t n_lane, uint32_t to,
                                          uint32_t max_num_seqs)
 {
@@ -237,7 +238,7 @@ static void count_entry(struct lane *l, const struct plan_entry *entry, struct l
     uint32_t end = entry->first + entry->n_token;
     uint32_t n_prompt = q->request.n_prompt;
     uint32_t n_left = n_prompt > end ? n_prompt - end : 0;
-    /* Pages that did not come are computed here after all. */
+    /* If pages did not come from the other server, their tokens are computed here after all. */
     bool lost = count_given(&q->request) > 0 && q->request.state == REQUEST_RUNNING;
     if (n_left < q->n_owed || lost) owe(l, q, n_left);
     if (entry->first >= n_prompt) {
@@ -247,7 +248,7 @@ static void count_entry(struct lane *l, const struct plan_entry *entry, struct l
     }
 }
 
-/* What a committed entry has drawn, and how its drafts fared. */
+/* Counts the tokens that a committed entry has drawn, and how many of its drafts were accepted. */
 static void count_drawn(const struct plan_entry *entry, fathom_stats *s)
 {
     if (!entry->draws) return;
@@ -262,7 +263,7 @@ static void count_drawn(const struct plan_entry *entry, fathom_stats *s)
     draft_pace_note(&q->pace, entry->n_draft, n_drawn - 1);
 }
 
-/* The constraint of a committed entry goes over what was drawn. */
+/* Advances the constraint of a committed entry's request over the tokens that were drawn. */
 static void follow(struct lane *l, const struct plan_entry *entry, uint64_t now_us)
 {
     struct request *r = entry->request;

@@ -45,8 +45,9 @@ static void end_sharing(struct share *s)
     s->n_known = 0;
 }
 
-/* Pages for all known tokens on all guests; some may have been given back meanwhile. One that was
- * preempted may compute its answer in one gap with its prompt. */
+/* Takes pages on all guests, unless they still have them from an earlier step; returns whether all
+ * have them. There is room for the answer so far too: a request that was preempted may compute it
+ * in one gap with its prompt. */
 static bool take_pages(struct share *s, const struct request *r)
 {
     const uint32_t n_page = request_n_page(r->n_token);
@@ -60,23 +61,23 @@ static bool take_pages(struct share *s, const struct request *r)
     return true;
 }
 
-/* Whether a lane that owes so many of `sum` tokens has them no later where all are computed
- * together. */
+/* Whether a lane owes much (share.h): `owed` of the `sum` tokens that all lanes owe. */
 static bool owes_much(const struct share *s, uint64_t owed, uint64_t sum)
 {
     ASSERT(owed <= sum);
     return owed > 0 && owed * 8 * s->n_lane >= sum * (8 + s->n_lane);
 }
 
-/* Requests of two lanes. */
+/* Whether a, of one lane, came before b, of another. */
 static bool comes_before(struct request *a, struct request *b)
 {
     if (a->priority != b->priority) return a->priority < b->priority;
     return sequence_of(a)->submitted_us < sequence_of(b)->submitted_us;
 }
 
-/* The prompts that could be shared, if any lane owes much, and what lanes owe besides what there
- * are pages of for those: it counts as owed until they run. */
+/* If any lane owes much, finds each lane's first prompt that is long enough to be shared. Corrects
+ * what lanes owe: pages of such a prompt that are cached count as owed until it runs, but need not
+ * be computed. */
 static void find_wide(const struct share *s, const uint64_t *all, struct request **wide,
                       uint64_t *owed)
 {
@@ -96,7 +97,7 @@ static void find_wide(const struct share *s, const uint64_t *all, struct request
     }
 }
 
-/* The prompt that is shared next, and which wait for it; NULL: there is none. */
+/* Chooses the prompt that is shared next, and marks the prompts that wait for it; NULL: none is. */
 static struct request *choose(struct share *s, const uint64_t *all, uint32_t *home)
 {
     struct request *wide[PARALLEL_RANKS_MAX], *first = NULL;
@@ -115,7 +116,7 @@ static struct request *choose(struct share *s, const uint64_t *all, uint32_t *ho
         first = wide[i];
         *home = i;
     }
-    ASSERT(first || n_waiting == 0); /* whoever waits may be first */
+    ASSERT(first || n_waiting == 0); /* a prompt that waits could have been chosen itself */
     if (first) s->parts[*home].waiting = NULL;
     return first;
 }
@@ -176,7 +177,7 @@ void share_lend(struct share *s, const struct plan *plans)
     sched_lend(s->parts[s->home].sched, s->request, n, s->least * s->n_lane);
 }
 
-/* What lane i gets where lanes have `level` tokens each. */
+/* The run of a lane with n_own tokens, if each lane is to have `level` tokens in all. */
 static uint32_t run_at(uint32_t level, uint32_t n_own, uint32_t room)
 {
     const uint32_t n = level > n_own + 1 ? level - n_own : 1;
@@ -191,7 +192,7 @@ void share_runs(uint32_t n_token, const uint32_t *n_own, const uint32_t *room, u
     for (uint32_t i = 0; i < n; i++) {
         if (n_own[i] + room[i] > level) level = n_own[i] + room[i];
     }
-    while (low < level) { /* the lowest one at which there are enough */
+    while (low < level) { /* find the lowest level at which all tokens are given out */
         const uint32_t middle = low + (level - low) / 2;
         sum = 0;
         for (uint32_t i = 0; i < n; i++) sum += run_at(middle, n_own[i], room[i]);
@@ -210,16 +211,16 @@ void share_runs(uint32_t n_token, const uint32_t *n_own, const uint32_t *room, u
     ASSERT(sum == n_token);
 }
 
-/* The entry that others may compute tokens of, of a plan. */
+/* The index of a plan's entry that other lanes may compute tokens of; n_entry: there is none. */
 static uint32_t find_lent(const struct plan *p)
 {
     uint32_t i = 0;
-    ASSERT(!p->is_ahead); /* nothing is lent to those */
+    ASSERT(!p->is_ahead); /* plans made ahead have no such entry */
     while (i < p->n_entry && !p->entries[i].is_lent) i++;
     return i;
 }
 
-/* The home's part: its plan, but of the entry the last tokens alone. */
+/* The home's part: its plan, with only the last tokens of the shared entry. */
 static void plan_home(struct share_part *part, const struct plan *own, uint32_t i_lent)
 {
     struct plan *p = &part->plan;
@@ -240,7 +241,7 @@ static void plan_home(struct share_part *part, const struct plan *own, uint32_t 
     p->n_token = n_token;
 }
 
-/* A guest's part: its plan, and behind it tokens of the entry e from `first` on. */
+/* A guest's part: its plan, and behind it its run of the shared entry e, from token `first` on. */
 static void plan_guest(struct share_part *part, const struct plan *own, const struct request *r,
                        const struct plan_entry *e, uint32_t first)
 {
@@ -272,7 +273,7 @@ uint32_t share_cut(struct share *s, const struct plan *plans)
     if (!s->request) return 0;
     const struct plan *own = &plans[s->home];
     const uint32_t i_lent = find_lent(own);
-    if (i_lent == own->n_entry) { /* it waits, or there was no room on a guest */
+    if (i_lent == own->n_entry) { /* the request was not planned, or a guest had no room */
         if (s->request->state != REQUEST_RUNNING) end_sharing(s);
         return 0;
     }
@@ -289,7 +290,7 @@ uint32_t share_cut(struct share *s, const struct plan *plans)
     share_runs(e->n_token, n_own, room, n, run);
     s->first = e->first;
     s->n_token = e->n_token;
-    if (s->n_known > s->first) s->n_known = s->first; /* it was computed once more */
+    if (s->n_known > s->first) s->n_known = s->first; /* preempted: it computes these once more */
     s->parts[s->home].n_row = run[n - 1];
     plan_home(&s->parts[s->home], own, i_lent);
     uint32_t first = e->first, k = 0;
@@ -321,7 +322,8 @@ static void add_segment(struct batch_share *b, uint32_t lane, uint32_t n_row)
     b->n_row += n_row;
 }
 
-/* The pages of the rows behind a lane's run too: the others bring them. */
+/* Puts all pages of the shared rows into the page table: also those behind the lane's own run,
+ * whose rows the other lanes send. */
 static void put_pages(const struct share *s, const struct request *r, uint32_t i_entry,
                       const struct batch_layout *l, void *host, const struct step *step)
 {

@@ -4,8 +4,8 @@
  *
  *   1. 1 <= n_prompt <= n_token <= max_token; n_prompt < max_token.
  *   2. n_computed < n_token until the request is FINISHED, and n_computed + n_planned < max_token:
- *      the row of the last token is never wanted. Drafts follow a gap of 1, and n_token + n_draft <
- *      max_token. What steps made ahead are planned to compute may lie beyond both.
+ *      the row of the last token is never wanted. A request with drafts has a gap of 1, and n_token
+ *      + n_draft < max_token. Plans made ahead may go beyond n_token and the drafts.
  *   3. n_computed <= n_reached.
  *   4. WAITING, FINISHED: n_page == n_published == 0 and n_planned == 0. WAITING: n_computed == 0.
  *   5. FETCHING: it has the pages of n_token; n_computed == 64 * n_published, and fetch.first <=
@@ -18,7 +18,7 @@
  * States, and the function of each edge
  *
  *        enter             admit                    a stop id, the length
- *   NEW --------> WAITING ---------> RUNNING ------------------------------> FINISHED
+ *   NEW <-------> WAITING ---------> RUNNING ------------------------------> FINISHED
  *                 |  ^  ^            |   ^                                      ^
  *                 |  |  +- preempt --+   |                                      |
  *     start_fetch |  | stop_fetch        | admit: all have come,                |
@@ -27,11 +27,14 @@
  *                 |  ^
  *                 +--+ fill                 end, from any live state: cancelled, expired, failed
  *
- *   A request may enter with output that was drawn elsewhere (n_given): it is as if it had been
- *   preempted. preempt forgets what was computed, never what was drawn. The request comes back with
- *   its output as if it were part of the prompt, and goes on to the same bits. What it had computed
+ *   leave goes from WAITING back to NEW, so that another scheduler can take a request that has held
+ *   no page. A request may enter with output that was drawn elsewhere (n_given), as if it had been
+ *   preempted here.
+ *
+ *   preempt forgets what was computed, never what was drawn. The request comes back with its output
+ *   as if it were part of the prompt, and goes on to the same bits. The pages that it had computed
  *   may still be in the prefix cache, or in the tiers. stop_fetch does the same to a request that
- *   has not run yet: what was filled stays in the prefix cache. */
+ *   has not run yet: pages that were filled stay in the prefix cache. */
 #include "sched/request.h"
 
 #include "base/assert.h"
@@ -105,7 +108,7 @@ void request_admit(struct request *r, uint32_t n_found, uint64_t now_us)
     if (r->n_reached < n_found) r->n_reached = n_found;
     if (r->n_preempted > 0) return;
     r->scheduled_us = now_us;
-    /* pages of output that was given may be found too: they are none of the prompt's */
+    /* pages of given output may be found too, but n_cached counts only those of the prompt */
     uint32_t n_whole = (r->n_prompt - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
     r->n_cached = n_found < r->n_prompt ? n_found : n_whole;
 }

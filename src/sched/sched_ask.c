@@ -1,4 +1,4 @@
-/* sched_ask.c - what others ask of a scheduler's state, which nothing here changes */
+/* sched_ask.c - questions about a scheduler's state, which none of them changes */
 #include "kv/tiers.h"
 #include "sched/sched.h"
 #include "sched/sched_int.h"
@@ -77,7 +77,7 @@ uint32_t sched_n_guest_page(const struct sched *s)
     return s->n_guest_page;
 }
 
-/* Tokens that r has rows of when it runs next, if the tiers give what they have. */
+/* How many tokens of r will have rows when it runs next, if the tiers deliver what they have. */
 static uint32_t n_known_soon(const struct sched *s, struct request *r)
 {
     if (r->state == REQUEST_RUNNING) return r->n_computed;
@@ -85,13 +85,13 @@ static uint32_t n_known_soon(const struct sched *s, struct request *r)
     return (found.n_page + found.match.n_page) * KV_PAGE_TOKENS;
 }
 
-/* Whether r lacks so many, if neither the cache nor the tiers have any. */
+/* Whether r would lack `least` tokens or more if neither the cache nor the tiers had any page. */
 static bool may_be_wide(const struct request *r, uint32_t least)
 {
     return r->n_to_score == 0 && r->n_computed < r->n_prompt && request_gap(r) >= least;
 }
 
-/* And what it lacks. */
+/* Whether r does lack so many, with what the cache and the tiers have; *n_lacking is its gap. */
 static bool is_wide(const struct sched *s, struct request *r, uint32_t least, uint32_t *n_lacking)
 {
     if (!may_be_wide(r, least)) return false;
@@ -103,7 +103,7 @@ static bool is_wide(const struct sched *s, struct request *r, uint32_t least, ui
 
 struct request *sched_first_wide(const struct sched *s, uint32_t least, uint32_t *n_lacking)
 {
-    ASSERT(least >= 2); /* one that has drafts lacks one */
+    ASSERT(least >= 2); /* so no request with drafts is found: its gap is 1 */
     struct request *r = s->running.head, *w = is_full(s) ? NULL : s->waiting.head;
     uint32_t n_running = 0, n_waiting = 0;
     while (r && !is_wide(s, r, least, &n_running)) r = r->next;

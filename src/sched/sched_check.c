@@ -1,4 +1,4 @@
-/* sched_check.c - the invariants of sched_plan.c, looked for, and what a scheduler holds as text */
+/* sched_check.c - asserts the invariants of sched_plan.c, and writes a scheduler's state as text */
 #include "base/assert.h"
 #include "base/fail.h"
 #include "sched/sched.h"
@@ -28,7 +28,7 @@ static void check_order(const struct sched *s, const struct request_list *l)
     }
 }
 
-/* The holders of pages, and what the prefix cache knows of them. */
+/* Counts the holders of each page, and checks that the prefix cache finds the published ones. */
 static void check_pages(struct sched *s, const struct request_list *l)
 {
     for (const struct request *r = l->head; r; r = r->next) {
@@ -40,8 +40,7 @@ static void check_pages(struct sched *s, const struct request_list *l)
     }
 }
 
-/* Invariant 5: entries of a request go on one after the other up to what is planned of it, and
- * together there are as many as are planned. */
+/* Invariant 5: the entries of a request follow each other, and their tokens add up to n_planned. */
 static void check_flights(const struct sched *s)
 {
     uint64_t n_planned = 0;

@@ -23,8 +23,8 @@ struct sched {
         const struct request *request; /* NULL: nothing is lent */
         uint32_t n_token;
         uint32_t least;
-    } lent;                          /* for the next sched_plan */
-    const struct request *held_back; /* likewise, with those behind it; NULL: nobody is */
+    } lent;                          /* of sched_lend, for the next sched_plan */
+    const struct request *held_back; /* of sched_hold_back, likewise; NULL: no request is */
     uint32_t *guest;                 /* [n_guest_page] pages of another scheduler's request */
     uint32_t n_guest_page;
     uint32_t n_left; /* of the last sched_plan: see sched_n_left */
@@ -32,7 +32,8 @@ struct sched {
     uint64_t n_arrived;
     struct sched_totals totals;
     bool short_of_pages; /* in the last plan of sched_plan */
-    bool closed;         /* it could admit nobody, and since then nobody has come or ended */
+    bool closed;         /* the last sched_plan ran short of pages; no request has come or ended and
+                            no page has become free since then, so none can be admitted */
     struct plan **ring;  /* [max_flight] plans under way, from first_flight on */
     uint32_t first_flight;
     uint32_t n_flight;
@@ -55,8 +56,8 @@ static inline struct prefix_text text_of(const struct sched *s, const struct req
     };
 }
 
-/* Tokens of the gap of r, when its first n have been computed, that one step may compute: of one
- * kind of rows. */
+/* How many tokens of r, of which the first n have been computed, one step may compute: those up to
+ * the end of the prompt or of the known tokens, since an entry has rows of one kind. */
 static inline uint32_t gap_behind(const struct sched *s, const struct request *r, uint32_t n)
 {
     const bool is_cut = s->config.prompt_form && n < r->n_prompt;
@@ -76,11 +77,11 @@ static inline bool is_found(const struct sched *s, const struct request *r)
 
 /* What the cache and the tiers have of a request. */
 struct sched_findings {
-    uint32_t n_page; /* in pages, not held */
-    struct prefix_match match;
+    uint32_t n_page;           /* pages of the cache, in r->pages; they get no holder by this */
+    struct prefix_match match; /* what the tiers have beyond these */
 };
 
-/* sched_look_up - of a WAITING request, whose pages are written */
+/* sched_look_up - look for the pages of a WAITING request; overwrites r->pages */
 struct sched_findings sched_look_up(const struct sched *s, struct request *r);
 
 static inline uint32_t n_holding(const struct sched *s)

@@ -1,4 +1,4 @@
-/* sched_plan.c - plans of steps, what they take of the pages, and what a computed step leaves
+/* sched_plan.c - making plans, taking pages for them, and committing computed steps
  *
  * Invariants
  *
@@ -7,56 +7,59 @@
  *      higher priority number: admission is in order, and preemption takes the last first. So among
  *      requests of one priority nobody is overtaken for ever.
  *   3. RUNNING and FETCHING requests <= max_num_seqs.
- *   4. A page has as many holders as there are RUNNING or FETCHING requests with it in
- *      pages[0 .. n_page), and one for a guest. With a prefix cache every full page of a RUNNING
- *      request is published, and so is every filled page of a FETCHING one. The cache finds them by
- *      the request's tokens. Nobody writes to a published page.
- *   5. Plans under way are given and not committed: max_flight of them at most, in a ring, oldest
- *      first. n_planned of a request is what its entries in them compute, each going on where the
- *      one before it ends and the first at n_computed. All but the oldest are made ahead. A plan
- *      made ahead has one token each of the requests of the plan before it, in the same order. A
- *      request whose length ends it in that plan is left out; one that ends otherwise is in none.
- *      With several stages none is made ahead, and a request is in one of them at most.
- *   6. After sched_plan with nothing under way and nobody held or held back, if a request is live,
- *      the first one has an entry, or one is FETCHING. The
- *      first may take the pages of all others, one request of any legal length fits in the pool,
- *      and FETCHING has a time limit. So work always ends.
+ *   4. A page has one holder for each RUNNING or FETCHING request that has it in
+ *      pages[0 .. n_page), and one if it is a guest's page. With a prefix cache, every full page of
+ *      a RUNNING request is published, and so is every filled page of a FETCHING one. The cache
+ *      finds them by the request's tokens. Nobody writes to a published page.
+ *   5. Plans under way have been made and not committed. There are at most max_flight of them, in a
+ *      ring, oldest first. The entries of one request in them follow each other: the first begins
+ *      at n_computed, each later one where the one before ends, and n_planned is the sum of their
+ *      tokens. All plans but the oldest are made ahead. A plan made ahead has one token for each
+ *      request of the plan before it, in the same order, without the requests that reach their full
+ *      length in that plan. A request that has ended for another reason is in no plan. With several
+ *      stages no plan is made ahead, and a request is in at most one of them.
+ *   6. After a sched_plan with nothing else under way and no request held or held back: if a
+ *   request
+ *      is live, the first RUNNING one has an entry, or a request is FETCHING. The first request may
+ *      take the pages of all others, one request of any legal length fits into the pool, and
+ *      FETCHING has a time limit. So all work comes to its end.
  *
  * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
- * pages are available as requests are RUNNING. So each can grow once before anybody is preempted
- * for it. The leading pages come from the prefix cache if they are there. The page with the last
- * token never does, since that token's logits are wanted. Later the request takes one page whenever
- * its newest token begins one. With drafts it also takes the pages of their positions, and of the
- * positions that the next drafts will be made at, if that costs nobody a preemption.
+ * pages are available as requests hold pages. So each of them can grow by a page before a request
+ * is preempted for it. The leading pages come from the prefix cache as far as it has them. The page
+ * of the last token never does, because that token's logits are wanted. Later the request takes one
+ * page whenever its newest token begins one. With drafts it also takes pages for the positions of
+ * its drafts and of the drafts after those, if no request must be preempted for them.
  *
- * Fetching. If the tiers have pages of a request beyond the cache, the request takes its pages as
- * others do and has them filled before it runs. Requests behind it are admitted meanwhile. Filling
- * stops when all pages have come, when one is gone, or when computing them would have been faster;
- * the request runs from there.
+ * Fetching. If the tiers have more pages of a request than the cache, the request takes its pages
+ * as others do, and is FETCHING until they have been filled from the tiers. Requests behind it are
+ * admitted meanwhile. Filling stops when all pages have come, when one is not to be had, or when
+ * computing them would have been faster. The request then runs from where it got to.
  *
- * Kinds of rows. With prompt_form a chunk ends where its request's answer begins, so an entry has
- * rows of one kind, and entries of answers come first in a plan. That matters to a request that was
- * preempted: it computes its prompt as a prompt and its answer as an answer once more.
+ * Kinds of rows. With prompt_form an entry has prompt rows or answer rows, not both: a chunk ends
+ * where its request's answer begins. Entries of answer rows come first in a plan. The rule matters
+ * to a request that was preempted: it computes its prompt as prompt rows and its answer as answer
+ * rows once more.
  *
- * Budget. Decodes (gap 1) go first, then the rest in order. One walk in order does both: a wider
- * gap may only use what the decodes still to be visited do not need. The first request always gets
- * one token. In that order the last request is always ahead of the walk, so preempting it never
- * undoes an entry. While any request decodes, wider gaps together get bounds.max_prefill at most,
- * so that a step is never much longer than a decode. Requests that want logits of their prompts
- * divide max_score among them, and get no more tokens than that allows. Such a request goes on from
- * cached pages only when it has all its logits.
+ * Budget. Decodes (gap 1) have priority over wider gaps. One walk in order does both: a wider gap
+ * may only use what the decodes still to be visited do not need. The first request always gets one
+ * token. The last request is always ahead of the walk, so preempting it never undoes an entry.
+ * While any request decodes, wider gaps together get at most bounds.max_prefill tokens, so that a
+ * step is never much longer than a decode. Requests that want logits of their prompts divide
+ * max_score among them, and get no more tokens than that allows. Such a request goes on from cached
+ * pages only when it has all its logits.
  *
- * Stages. A plan beside others has requests that are in none of them. It gets a share of those that
- * can run: with R of them and P stages, R / P rounded up. What is under way or held keeps its
- * pages. A request that needs a page of theirs stands still until the last request is over with its
- * step: it comes earlier in order, so it is then planned first, and preempts the last one. So work
+ * Stages. A plan made while others are under way takes only requests that are in none of them, and
+ * only a share of those: of R that can run on P stages, R / P rounded up. Requests under way or
+ * held keep their pages. A request that needs one of these pages pauses until the last request's
+ * step is over. Being earlier in order, it is then planned first and preempts the last one. So work
  * goes on.
  *
- * Planning ahead (overlap scheduling). Whatever the steps under way write lies in pages that their
- * requests had when they were planned. Such a page may be given back before they have run: when a
- * request ends, or when it goes on with another's page of the same tokens. Whoever takes the page
- * writes it in a later step, and steps run one after the other. It is FREE, not CACHED: a row
- * computed in vain lies at n_computed or behind it, and what is published lies before it. */
+ * Planning ahead (overlap scheduling). Steps under way write only to pages that their requests held
+ * when they were planned. Such a page may be given back before the step has run: when its request
+ * ends, or goes on with an equal page of the prefix cache. That is safe. Steps run one after the
+ * other, so the page's next holder writes to it in a later step. And the page is FREE, not CACHED:
+ * rows computed in vain lie at n_computed or later, and published rows lie before it. */
 #include "sched/sched.h"
 
 #include "base/assert.h"
@@ -65,13 +68,13 @@
 #include "kv/tiers.h"
 #include "sched/sched_int.h"
 
-/* The walk of one sched_plan. */
+/* What one sched_plan still has to give, as it walks over the requests. */
 struct walk {
     struct plan *plan;
-    uint32_t n_prompt_entry; /* in s->prompts: they follow the plan's other entries */
-    uint32_t left;           /* tokens of the budget not given away */
-    uint32_t prefill;        /* of which wider gaps may take */
-    uint32_t score;          /* prompt tokens whose logits the step can still give */
+    uint32_t n_prompt_entry; /* entries in s->prompts, which go behind the plan's other entries */
+    uint32_t left;           /* tokens left of the budget */
+    uint32_t prefill;        /* how many of those wider gaps may take */
+    uint32_t score;          /* rows of prompt logits left */
     uint32_t n_decode;       /* RUNNING requests with gap 1 that the walk has not reached */
     uint32_t n_place;        /* entries that the plan may still get */
     bool short_of_pages;
@@ -205,8 +208,8 @@ static struct request_list *list_of(struct sched *s, enum request_state state)
 
 static void give_pages(struct sched *s, struct request *r)
 {
-    /* Last page first: the pool is a stack, so they are taken again in the same order, and of
-     * cached pages those are evicted first that follow others (prefix.c). */
+    /* Last page first. Free pages are a stack, so they are taken again in the same order; and a
+     * cached page is evicted before the page that it follows (prefix.c). */
     while (r->n_page > 0) {
         uint32_t page = r->pages[--r->n_page];
         page_pool_give(s->pool, page);
@@ -215,7 +218,7 @@ static void give_pages(struct sched *s, struct request *r)
     r->n_published = 0;
 }
 
-/* The server that may have its pages need not keep them any more. */
+/* Tells the server that lends pages for this request that it need not keep them any more. */
 static void leave_peer(const struct sched *s, struct request *r)
 {
     const struct prefix_text text = text_of(s, r);
@@ -277,7 +280,7 @@ void sched_give_guest(struct sched *s)
     while (s->n_guest_page > 0) page_pool_give(s->pool, s->guest[--s->n_guest_page]);
 }
 
-/* Whether a plan may have the request. */
+/* Whether the request is in no plan under way and not held. */
 static bool is_free(const struct request *r)
 {
     ASSERT(r->state == REQUEST_RUNNING || (r->n_planned == 0 && !r->is_held));
@@ -309,8 +312,8 @@ static void preempt_last(struct sched *s, struct walk *w)
     w->short_of_pages = true;
 }
 
-/* Pages for the first n_token tokens of r; false when only requests before r hold any, or the last
- * one is under way. */
+/* Takes pages for the first n_token tokens of r, preempting later requests if needed. False: no
+ * page is left, and r itself is the last request that holds pages, or the last is under way. */
 static bool take_pages(struct sched *s, struct walk *w, struct request *r, uint32_t n_token)
 {
     while (r->n_page < request_n_page(n_token)) {
@@ -328,7 +331,8 @@ static bool take_pages(struct sched *s, struct walk *w, struct request *r, uint3
     return true;
 }
 
-/* How many drafts of r the step can take beside n_known tokens, for which r has the pages. */
+/* How many drafts of r fit into the step beside n_known tokens. Takes pages for them, and for the
+ * drafts to be made after this step, as far as there are free ones. */
 static uint32_t fit_drafts(struct sched *s, const struct walk *w, struct request *r,
                            uint32_t n_known)
 {
@@ -347,7 +351,8 @@ static uint32_t fit_drafts(struct sched *s, const struct walk *w, struct request
     return n_draft < room ? n_draft : room;
 }
 
-/* How many of the next n tokens of r the step can take for the logits that r wants of them. */
+/* How many of the next n tokens of r fit into the step, which has w->score rows of logits left for
+ * the prompt tokens whose logits r wants. */
 static uint32_t fit_score(const struct walk *w, const struct request *r, uint32_t n)
 {
     uint32_t n_scored = request_n_scored(r);
@@ -357,7 +362,7 @@ static uint32_t fit_score(const struct walk *w, const struct request *r, uint32_
     return n < room ? n : room;
 }
 
-/* Tokens of an entry whose logits are wanted. */
+/* How many of the next n_known tokens of r have their logits wanted. */
 static uint32_t count_score(const struct request *r, uint32_t n_known)
 {
     uint32_t n_scored = request_n_scored(r);
@@ -366,14 +371,14 @@ static uint32_t count_score(const struct request *r, uint32_t n_known)
     return end > n_scored ? end - n_scored : 0;
 }
 
-/* Tokens of r that others would compute. */
+/* How many tokens of r other lanes have offered to compute in this step (sched_lend). */
 static uint32_t lent_to(const struct sched *s, const struct request *r)
 {
     if (s->lent.request != r || r->n_computed >= r->n_prompt) return 0;
     return gap_of_kind(s, r) >= s->lent.least ? s->lent.n_token : 0;
 }
 
-/* The next n_known tokens of r, n_lent of which others compute. */
+/* Adds an entry for the next n_known tokens of r, n_lent of which are beyond the budget. */
 static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32_t n_known,
                       uint32_t n_lent)
 {
@@ -410,7 +415,8 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
     if (request_gap(r) > 1) w->prefill -= n_own < w->prefill ? n_own : w->prefill;
 }
 
-/* Adds as much of a gap as there is room for, and what others compute of it. */
+/* Adds an entry for as much of a gap as `room` tokens of the budget allow, and for what other lanes
+ * compute beyond that. */
 static void add_gap(struct sched *s, struct walk *w, struct request *r, uint32_t gap, uint32_t room)
 {
     const uint32_t n_token = fit_score(w, r, least(gap, room));
@@ -459,7 +465,8 @@ uint32_t sched_n_found(const struct sched *s, struct request *r)
     return prefix_find(s->prefix, &text, r->n_prompt + r->n_given, r->pages);
 }
 
-/* Whether the pages of a request can be had; pages that were found count too. */
+/* Whether r can have its pages and each request that holds pages one more. A page that was found
+ * counts if it is CACHED, because taking it makes one fewer available. */
 static bool has_room(const struct sched *s, const struct request *r, uint32_t n_found)
 {
     uint64_t n_take = request_n_page(r->n_token) - n_found;
@@ -469,17 +476,19 @@ static bool has_room(const struct sched *s, const struct request *r, uint32_t n_
     return n_take + n_holding(s) <= page_pool_n_available(s->pool);
 }
 
-/* Likewise; a guest's pages go first. */
+/* The same, after giving back a guest's pages if there is no room otherwise. */
 static bool make_room(struct sched *s, const struct request *r, uint32_t n_found)
 {
     if (!has_room(s, r, n_found)) sched_give_guest(s);
     return has_room(s, r, n_found);
 }
 
-/* Without a page from a peer for TIERS_STALL_US it is over too, or until tiers_pull_until_us. */
+/* How long a fetch from a peer may take in all. It also ends when no page has come for
+ * TIERS_STALL_US, unless the peer has said that it is busy for longer (tiers_pull_until_us). */
 #define PEER_PATIENCE_US 60000000
 
-/* Fills the pages that can be filled now; true when no more will be. */
+/* Fills the pages that can be filled now. Returns whether the fetch is over; not if it has failed,
+ * for then the owner ends the request. */
 static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
 {
     const struct request_fetch *f = &r->fetch;
@@ -500,12 +509,12 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
     if (f->from_peer && waits) tiers_give_up(tiers, r->arrival);
     if (!f->from_peer) tiers_note_fetch(tiers, n_page, f->from_disk, took_us);
     r->fetch.failed = f->from_peer && r->needs_peer && got != PREFIX_FETCHED;
-    if (f->all_from_peer && got == PREFIX_FETCHED) r->peer_lends = false; /* each was sent */
+    if (f->all_from_peer && got == PREFIX_FETCHED) r->peer_lends = false; /* it has sent all */
     return !r->fetch.failed;
 }
 
-/* Its published pages from `first` on, just computed or found, are those that another server will
- * ask for. */
+/* Has the tiers keep r's published pages from `first` on for the server that will ask for them.
+ * is_new: they have just been computed. */
 static void share_pages(struct sched *s, const struct request *r, uint32_t first, bool is_new,
                         uint64_t now_us)
 {
@@ -514,11 +523,11 @@ static void share_pages(struct sched *s, const struct request *r, uint32_t first
         prefix_share(s->prefix, r->pages[i], now_us + r->lend_us, is_new);
 }
 
-/* To RUNNING. The request is in no list. */
+/* To RUNNING, from WAITING or FETCHING. The request has been taken out of its list. */
 static void start(struct sched *s, struct request *r, uint64_t now_us)
 {
     uint32_t n_found = r->n_published * KV_PAGE_TOKENS;
-    /* the pages before those that were fetched were here; none was fetched: all */
+    /* tokens found in the cache: without a fetch all that were found, else those before it */
     bool fetched = r->state == REQUEST_FETCHING;
     uint32_t n_here = fetched ? r->fetch.first * KV_PAGE_TOKENS : n_found;
     request_admit(r, n_found, now_us);
@@ -532,12 +541,13 @@ static void start(struct sched *s, struct request *r, uint64_t now_us)
     request_list_insert(&s->running, r);
 }
 
-/* The first WAITING request takes its pages, if they can be had, and is RUNNING or FETCHING. */
+/* Admits the first WAITING request to RUNNING or FETCHING, with its pages. False: they are not to
+ * be had. */
 static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t now_us)
 {
     if (1 + (uint64_t)n_holding(s) > page_pool_n_available(s->pool)) sched_give_guest(s);
     w->short_of_pages = 1 + (uint64_t)n_holding(s) > page_pool_n_available(s->pool);
-    if (w->short_of_pages) return false; /* one page is never found */
+    if (w->short_of_pages) return false; /* the page of its last token is never found */
     const struct sched_findings found = sched_look_up(s, r);
     w->short_of_pages = !make_room(s, r, found.n_page);
     if (w->short_of_pages) return false;
@@ -585,7 +595,7 @@ static void plan_clear(struct plan *p)
     *p = (struct plan){.entries = p->entries};
 }
 
-/* The entries of prompts go behind the others, and the draws are counted. */
+/* Moves the entries of prompts behind the others, and numbers tokens, draws and scored rows. */
 static void put_in_order(const struct sched *s, const struct walk *w)
 {
     struct plan *p = w->plan;
@@ -603,7 +613,7 @@ static void put_in_order(const struct sched *s, const struct walk *w)
     ASSERT(n_token == p->n_token && n_draw == p->n_draw && n_score == p->n_score);
 }
 
-/* Entries of one plan at most: a stage's share of the requests that can run. */
+/* How many entries a plan may have: a stage's share of the requests that can run. */
 static uint32_t share_of_stage(const struct sched *s)
 {
     const uint32_t n_stage = s->config.n_stage, holding = n_holding(s);
@@ -660,12 +670,13 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     s->held_back = NULL;
 }
 
-/* Whether the step after `plan`, the newest under way, is known but for what is drawn before it. */
+/* Whether it is certain what the step after `plan`, the newest under way, computes, except for the
+ * ids that are drawn before it. */
 static bool is_foreseen(const struct sched *s, const struct plan *plan)
 {
     if (s->config.max_draft > 0 || s->fetching.head) return false;
     if (s->waiting.head && !is_full(s) && !s->closed) return false;
-    /* Whoever is not in the plan stands still, or ends before it: then another may be admitted. */
+    /* A request that runs but is not in the plan pauses or ends, so another may be admitted. */
     if (plan->n_entry < s->running.n && s->waiting.head) return false;
     for (const struct request *r = s->running.head; r; r = r->next) {
         if (r->n_planned == 0) return false;
@@ -676,7 +687,7 @@ static bool is_foreseen(const struct sched *s, const struct plan *plan)
     return true;
 }
 
-/* The tokens of an entry's request once the step has been computed; 0: it is over then. */
+/* How many tokens an entry's request has after the step; 0: its length ends it in that step. */
 static uint32_t n_token_after(const struct plan_entry *e)
 {
     uint32_t n = e->first + e->n_token + 1;
@@ -749,12 +760,13 @@ static void publish_pages(struct sched *s, struct request *r)
     for (; r->n_published < r->n_computed / KV_PAGE_TOKENS; r->n_published++) {
         uint32_t *page = &r->pages[r->n_published];
         uint32_t kept = prefix_publish(s->prefix, &text, r->pages, r->n_published);
-        if (kept != *page) s->closed = false; /* one more is free */
+        if (kept != *page) s->closed = false; /* its own page is free again */
         *page = kept;
     }
 }
 
-/* Appends what was drawn for an entry, up to the first token that its draft did not foresee. */
+/* Appends the tokens drawn for an entry, up to and including the first that differs from the draft
+ * in its place. */
 static enum request_finish push_drawn(struct request *r, uint32_t n_draft, const int32_t *drawn)
 {
     for (uint32_t i = 0;; i++) {

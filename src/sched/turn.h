@@ -4,10 +4,10 @@
  * out among the tenants that requests belong to (callers, API keys): the n-th waiting request of
  * each tenant comes before the (n+1)-th of any. With one tenant the order is that of arrival.
  *
- * A tenant that has been silent gets no credit for it: its next turn is never before the last one
- * that was admitted. So only two kinds of requests overtake a request that waits: requests of a
- * lower priority number, and requests of other tenants. The latter are at most one of each other
- * tenant for each request of its own tenant that is ahead of it.
+ * A tenant that has been silent gets no credit for it: its next turn is never before the latest
+ * turn that was admitted. So a waiting request is overtaken only by requests with a lower priority
+ * number and by requests of other tenants. Of each other tenant, at most one overtakes it for each
+ * request of its own tenant that is ahead of it.
  */
 #ifndef FATHOM_SCHED_TURN_H
 #define FATHOM_SCHED_TURN_H
@@ -22,7 +22,7 @@ enum { TURN_TENANTS = 32 };
 /* Zeroed: nobody has come yet. */
 struct turns {
     uint64_t admitted;           /* the latest turn that was admitted */
-    uint64_t next[TURN_TENANTS]; /* of each tenant, unless `admitted` is later */
+    uint64_t next[TURN_TENANTS]; /* each tenant's next turn, if that is later than `admitted` */
 };
 
 /* turns_give - the request's turn; its tenant counts modulo TURN_TENANTS */
