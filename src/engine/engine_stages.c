@@ -1,26 +1,26 @@
 /* engine_stages.c - rounds of several stages
  *
- *   fill      plan, launch       as long as there is a flight that is free, and somebody to plan
- *   finish    wait               for the oldest in the queue
- *             take results       of a step of the model: commit, tell
- *             launch             its pass of drafts, at the end of the queue; likewise the next one
- *             free               when there is none
+ *   fill      plan, launch       while a flight is free and some request can be planned
+ *   finish    wait               for the oldest flight in the queue
+ *             take results       after a step of the model: commit, publish
+ *             launch             its next pass of drafts, at the end of the queue
+ *             free               when no such pass follows
  *
- * Each flight has a block of the runner, a drafter, and requests that no other has. All stages go
- * through the queue in its order, so that what a later step reads has been written by an earlier
- * one, on whichever stage. What decides a step is there when it is planned; bits depend on none of
- * it.
+ * Each flight has a block of the runner, a drafter, and requests that no other flight has. All
+ * stages process the queue in its order, so on each stage an earlier step has written the rows that
+ * a later step reads. A step is planned only when everything that decides it is known. The bits do
+ * not depend on how the steps are interleaved.
  *
- * The tiers copy pages between steps and are told when all is done that they were given. While they
- * have something to copy, or a request waits for pages, no step is planned beside another one: the
- * stages run empty, and then all go on.
+ * The tiers copy pages between steps, and learn that copies are done only when no step is under
+ * way. So while they have something to copy, or a request waits for pages, no step is planned
+ * beside another one: the stages run empty first.
  */
 #include "base/assert.h"
 #include "base/clock.h"
 #include "base/fail.h"
 #include "engine/engine_int.h"
 
-/* A flight that nothing is under way of; NULL: there is none. */
+/* A flight without a step under way; NULL: there is none. */
 static struct flight *free_flight(fathom_engine *e)
 {
     for (uint32_t i = 0; i < e->max_flight; i++) {
@@ -57,7 +57,7 @@ static fathom_err fill(fathom_engine *e)
     return FATHOM_OK;
 }
 
-/* The oldest, out of the queue. */
+/* Takes the oldest flight out of the queue. */
 static struct flight *pop(fathom_engine *e)
 {
     struct flight *f = e->queue[0];

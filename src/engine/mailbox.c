@@ -8,8 +8,8 @@
  *      list when a cancel came that the engine has not taken, and never once it is_over. It is in
  *      the READY list if and only if it has an event to poll.
  *   3. n_polled <= n_published; is_over and n_published change on mailbox_publish alone.
- *   4. Every live sequence counts once in the load: while it is NEW, then as taken, and from the
- *      first publish after that in the engine's own stats.
+ *   4. Every live sequence counts once in the load: first in the NEW list, then in n_taken, and
+ *      from the first publish after that in the engine's statistics.
  *
  * A sequence's life here
  *
@@ -17,11 +17,12 @@
  *                                  ^                                   with its FINISH event
  *                                  +---- publish: more tokens ----+
  *
- * An id is (number << entry_bits) | entry: it is found without a search and never used twice.
+ * An id is (number << entry_bits) | entry. So its sequence is found without a search, and no id is
+ * used twice.
  *
- * The poller reads a sequence while the engine runs: ids and logprobs below n_published, finish and
- * times once is_over. The engine has written these before the publish that showed them, and does
- * not write them again. */
+ * The poller reads a sequence while the engine runs: ids and logprobs below n_published, and finish
+ * and times once is_over. The engine writes these before the publish that makes them visible, and
+ * not again afterwards. */
 #include "engine/mailbox.h"
 
 #include <errno.h>
@@ -172,7 +173,7 @@ static struct admission_load load_of(const struct mailbox *m, uint64_t now_us)
                                    m->stats.n_backlog_token + n_fresh_token, now_us};
 }
 
-/* Whether there is an entry, and admission agrees; counts a refusal. */
+/* Whether an entry is free and admission takes the sequence; counts a refusal. */
 static bool judge(struct mailbox *m, const struct sequence *q, fathom_diag *d)
 {
     if (m->n_free == 0) {
@@ -380,7 +381,7 @@ struct sequence *mailbox_take_cancel(struct mailbox *m)
 {
     pthread_mutex_lock(&m->lock);
     struct sequence *q = m->lists[SEQUENCE_LIST_CANCEL].head;
-    /* One that is still NEW came after the last mailbox_take_new: its turn is after the next. */
+    /* Skip one that is still NEW: the engine has not taken it yet, and cancels it afterwards. */
     while (q && q->links[SEQUENCE_LIST_NEW].linked) q = q->links[SEQUENCE_LIST_CANCEL].next;
     ASSERT(!q || !q->is_over);
     if (q) list_remove(m, SEQUENCE_LIST_CANCEL, q);
@@ -388,7 +389,7 @@ struct sequence *mailbox_take_cancel(struct mailbox *m)
     return q;
 }
 
-/* Tokens that were drawn since the last step's were published. */
+/* Publishes the tokens drawn since the last publish; those after the first are joined to it. */
 static void publish_tokens(struct sequence *q)
 {
     const uint32_t n_to_score = q->request.n_to_score;

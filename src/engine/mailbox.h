@@ -1,8 +1,8 @@
 /* mailbox.h - what passes between the callers' threads and the engine's
  *
- * Callers hand in sequences and cancels and take events; the engine takes sequences and cancels and
- * publishes what it has drawn. Nobody waits for anybody else's work under the lock: the engine is
- * never held up by a caller, however slow. Invariants: mailbox.c.
+ * Callers submit and cancel sequences, and poll events. The engine takes new sequences and cancels,
+ * and publishes what it has drawn. The lock is held only for short moments, so however slow a
+ * caller is, it does not hold up the engine. Invariants: mailbox.c.
  *
  * Memory is bounded by the number of entries. A sequence has an entry from mailbox_submit until its
  * FINISH event has been polled, so a caller that does not poll is told EBUSY in the end.
@@ -45,8 +45,8 @@ void mailbox_cancel(struct mailbox *m, uint64_t id);
 size_t mailbox_poll(struct mailbox *m, fathom_event *events, size_t max, int timeout_ms);
 void mailbox_wake(struct mailbox *m);
 
-/* mailbox_get_stats - what was published last; sequences it does not know of yet count as waiting.
- * What is expected follows from the rates and the time of the call. */
+/* mailbox_get_stats - the statistics published last. Sequences that they do not include yet count
+ * as waiting. Expected times follow from the measured rates and the time of the call. */
 void mailbox_get_stats(struct mailbox *m, fathom_stats *out);
 
 /* mailbox_fault - "" until mailbox_fail */
@@ -71,13 +71,13 @@ void mailbox_kick(struct mailbox *m);
 struct sequence *mailbox_take_new(struct mailbox *m);
 struct sequence *mailbox_take_cancel(struct mailbox *m);
 
-/* mailbox_publish - let the poller have what n sequences have drawn, and their end if they are
- * FINISHED, after which the engine must not touch them; replaces the statistics, in which every
- * sequence taken so far counts */
+/* mailbox_publish - make what n sequences have drawn visible to the poller, and replace the
+ * statistics, which must include every sequence taken so far. The engine must not touch a FINISHED
+ * sequence after this call. */
 void mailbox_publish(struct mailbox *m, struct sequence *const *sequences, size_t n,
                      const fathom_stats *stats);
 
-/* mailbox_set_rates - what has been measured, for mailbox_submit to judge by */
+/* mailbox_set_rates - the measured rates by which mailbox_submit admits sequences */
 void mailbox_set_rates(struct mailbox *m, const struct admission_rates *rates);
 
 /* mailbox_fail - from now on mailbox_submit is refused with this message; the first one counts */

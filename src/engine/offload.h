@@ -1,7 +1,7 @@
-/* offload.h - the engine's tiers: memory and a directory for pages that leave the cache
+/* offload.h - the engine's tiers: host memory and a directory for pages that leave the cache
  *
- * Puts together what kv/tiers.h needs: page records of the step runner's cache, host memory that
- * its device reads and writes fast, the directory, and the threads that work for them.
+ * It puts together what kv/tiers.h needs: access to the pages of the step runner's cache, host
+ * memory that the device reads and writes fast, the directory, and the threads of tier_io.h.
  */
 #ifndef FATHOM_ENGINE_OFFLOAD_H
 #define FATHOM_ENGINE_OFFLOAD_H
@@ -27,18 +27,19 @@ struct offload_config {
     bool with_next;                  /* records depend on the token after the page */
 };
 
-/* What is copied between device and memory in one step at most, beside pages that are evicted: a
- * few milliseconds. Of pages ahead of need no more than the step's own tokens fill, and these few:
- * so they keep up, and a step of a few tokens has no more than a few to wait for. */
+/* OFFLOAD_STEP_BYTES bounds what one step copies between device and memory, evicted pages not
+ * counted: a few milliseconds. Pages that need not be copied yet are copied ahead: per step as many
+ * as its tokens fill, and OFFLOAD_AHEAD_PAGES more. So copying keeps up with computing, and a step
+ * of few tokens waits for few copies. */
 enum { OFFLOAD_STEP_BYTES = 128 << 20, OFFLOAD_AHEAD_PAGES = 4 };
 
 struct offload;
 
 /* offload_create - over the cache of a runner, which outlives it
  *
- *   owner  told when a thread of the tiers has done something, and asked at the end whether there
- *          is time to write
- * A disk that fails is warned of, and memory serves alone.
+ *   owner  told when a thread of the tiers has done a job, and asked at the end whether there is
+ *          time to write
+ * If the directory cannot be used, that is logged, and the tiers have memory alone.
  * Errors  those of tier_disk_open but EIO; ENOMEM, EIO. EUNSUPPORTED for a runner without copies of
  *         pages. */
 fathom_err offload_create(struct offload **out, const struct offload_config *c,
@@ -56,35 +57,35 @@ struct page_exchange *offload_exchange(const struct offload *o);
  * the next ones do nothing. */
 void offload_begin_step(struct offload *o, uint64_t now_us, double prefill_token_us);
 
-/* offload_keep - copy pages ahead of need: OFFLOAD_AHEAD_PAGES, and what n_token tokens fill, at
- * most. After a plan of so many tokens, or with 0 when there is nothing to plan.
+/* offload_keep - copy pages ahead of need: at most OFFLOAD_AHEAD_PAGES, plus as many as n_token
+ * tokens fill. Called after a plan of n_token tokens, or with 0 when there is nothing to plan.
  *
- * Returns  whether more are to be copied, and can be. */
+ * Returns  whether more pages are due and can be copied. */
 bool offload_keep(struct offload *o, struct prefix_cache *prefix, uint32_t n_token);
 
-/* offload_touch - with nothing else to do: prepare memory for one page that will be copied
+/* offload_touch - when there is nothing else to do: prepare the memory of one page for a later copy
  *
- * Returns  false when all of it is. */
+ * Returns  false: all memory is prepared. */
 bool offload_touch(struct offload *o);
 
-/* offload_is_quiet - no page is copied or is due to be; true for NULL */
+/* offload_is_quiet - whether no page is being copied or due to be copied; true for NULL */
 bool offload_is_quiet(const struct offload *o, const struct prefix_cache *prefix);
 
-/* offload_renew - the runner began anew after a host was lost: what it had not copied by then is
- * not kept */
+/* offload_renew - the runner began anew after a host was lost: copies that had not been done by
+ * then are dropped */
 void offload_renew(struct offload *o);
 
-/* offload_fault - the first error of a copy, which is the device's, and final or until it is
- * renewed */
+/* offload_fault - the first error of a copy on the device; it stays until offload_renew */
 fathom_err offload_fault(const struct offload *o);
 
-/* offload_end_step - the device has done all it was given. offload_sync - the same, after waiting
- * for it. An error is the device's, and final. */
+/* offload_end_step - tell the tiers that the device has done everything enqueued so far.
+ * offload_sync - wait until that is so, then do the same. An error is the device's, and final. */
 void offload_end_step(struct offload *o);
 fathom_err offload_sync(struct offload *o);
 
-/* offload_flush - write what is worth finding after a restart, until end_us at most, and no longer
- * than until the owner is in a hurry. For all caches together that is OFFLOAD_FLUSH_US from now. */
+/* offload_flush - at the end, write pages to disk that are worth finding after a restart, until
+ * end_us or until the owner is in a hurry. The engine allows OFFLOAD_FLUSH_US for all caches
+ * together. */
 enum { OFFLOAD_FLUSH_US = 5000000 };
 void offload_flush(struct offload *o, struct prefix_cache *prefix, uint64_t end_us);
 

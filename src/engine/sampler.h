@@ -1,12 +1,13 @@
-/* sampler.h - from requests that draw, or want logits of their prompt, to the rows of the sample
- * operator
+/* sampler.h - writes the rows of the sample operator for requests that draw, or that want logits of
+ * their prompt
  *
- * A draw is keyed by (seed, position of the token drawn), so it does not depend on the step, the
- * neighbours or what happened before. min_tokens bans the stop ids while they do not count. Prompt
- * and output are copied for rows with a penalty alone. A token after drafts is drawn as if the
- * drafts were output: it is the token that a step without drafts would draw. Each row under a
- * constraint has a mask, in the order of the rows, but those for tokens that may be any. A prompt
- * token is given, not drawn: its logits are those of the token before it.
+ * The random numbers of a draw are keyed by (seed, position of the token drawn), so it does not
+ * depend on the step, the neighbours or what happened before. While a request has fewer than
+ * min_tokens output tokens, its stop ids are banned. Prompt and output are copied (the history)
+ * only for rows with a penalty. A token after drafts is drawn as if the drafts were output: it is
+ * the token that a step without drafts would draw. Each row under a constraint has a mask, in the
+ * order of the rows, unless any token is allowed there. A prompt token is given, not drawn: its
+ * logits are those of the row before it.
  */
 #ifndef FATHOM_ENGINE_SAMPLER_H
 #define FATHOM_ENGINE_SAMPLER_H
@@ -21,52 +22,54 @@
 
 struct sequence;
 
-/* A step's rows being written. */
+/* The rows of a step while they are written. */
 struct sampler {
     void *host;
     const struct batch_layout *l;
     uint32_t n_row;
     uint32_t n_top;
-    uint32_t n_bias; /* elements used of the arrays that rows share */
+    uint32_t n_bias; /* from here on: elements used of the arrays that all rows share */
     uint32_t n_ban;
     uint32_t n_history;
     uint32_t n_mask;
 };
 
-/* sampler_begin, sampler_add, sampler_end - rows one after the other
+/* sampler_begin, sampler_add, sampler_end - write rows, one request after the other
  *
- *   q         its constraint stands where ids are known or guessed
- *   logit_row the first of n logit rows, one after the other
- *   position  the draws are for positions position .. position + n - 1, all ids before them known
- *             or guessed
- *   plain     nobody wants log-probabilities */
+ *   q         the request; its constraint has consumed its known tokens, or drafts too
+ *   logit_row the first of n consecutive rows of logits
+ *   position  the draws are for the positions position .. position + n - 1. All ids before them are
+ *             known, or drafts
+ *   plain     without log-probabilities */
 void sampler_begin(struct sampler *s, const struct batch_layout *l, void *host);
 void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row, uint32_t position,
                  uint32_t n, bool plain);
 void sampler_end(const struct sampler *s, struct sample_shape *out);
 
-/* sampler_reads_ids - whether the row of the token `n_behind` behind the next one depends on ids
- * that are not known: penalties, masks
+/* sampler_reads_ids - whether the row for the token `n_behind` after the next one cannot be written
+ * yet, because a penalty or a mask depends on ids that are not known
  *
  * Needs  q's constraint AT_END. */
 bool sampler_reads_ids(const struct sequence *q, uint32_t n_behind);
 
-/* sampler_mask - room for mask number i of a step */
+/* sampler_mask - where mask number i of a step lies */
 uint32_t *sampler_mask(const struct batch_layout *l, void *host, uint32_t i);
 
-/* sampler_build - write the rows of every entry that draws, in the plan's order: one for its last
- * known token and one for each draft; then those of prompts, in the plan's order too
+/* sampler_build - write the sample rows of a plan
+ *
+ * First those of every entry that draws, in the plan's order: one for its last known token and one
+ * for each draft. Then those of scored prompt tokens, in the plan's order too. Constraints go back
+ * to the end of the known tokens.
  *
  *   host  as for batch_build
- *         constraints return to the end of the known tokens
- * Needs   every request of the plan is the first member of a struct sequence; of a plan made ahead,
- *         none that sampler_reads_ids so far behind. */
+ * Needs   every request of the plan is the first member of a struct sequence. In a plan made ahead,
+ *         sampler_reads_ids is false for every request. */
 void sampler_build(const struct batch_layout *l, const struct plan *plan, void *host,
                    struct sample_shape *out);
 
-/* sampler_fill_masks - write the masks of the rows that sampler_build made: a draft's token counts
- * as drawn for the rows after it. Those after a draft that cannot be drawn do not matter.
- * Returns their number. */
+/* sampler_fill_masks - write the masks of the rows that sampler_build made. For the rows after a
+ * draft, the draft counts as drawn; if the constraint does not allow it, those masks do not matter.
+ * Returns how many masks there are. */
 uint32_t sampler_fill_masks(const struct batch_layout *l, const struct plan *plan, void *host);
 
 #endif

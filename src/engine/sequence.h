@@ -1,10 +1,11 @@
-/* sequence.h - a request as the engine holds it: the scheduler's part, how to sample, what the
- * caller has not read yet
+/* sequence.h - a request as the engine holds it: the scheduler's part, how to sample, and the
+ * events that the caller has not read yet
  *
  * A sequence is one block of memory. The submitting thread allocates it and the polling thread
- * releases it. Its arrays have room for the longest output, so nothing grows while it runs; the
- * untouched part of a large block costs address space only. An event is not stored but made from
- * these arrays when it is polled: so a slow poller neither loses events nor stops the engine.
+ * releases it. Its arrays have room for the longest output, so nothing grows while it runs; memory
+ * of a large block that is never touched costs only address space. Events are not stored. They are
+ * made from these arrays when they are polled, so a slow poller neither loses events nor stops the
+ * engine.
  */
 #ifndef FATHOM_ENGINE_SEQUENCE_H
 #define FATHOM_ENGINE_SEQUENCE_H
@@ -32,22 +33,22 @@ struct sequence_link {
     bool linked;
 };
 
-/* How likely a prompt token is after those before it. */
+/* The log-probability of a prompt token, given those before it. */
 struct prompt_score {
     float logprob;
     uint32_t place; /* among all tokens, 1: the likeliest */
 };
 
-/* A request's constraint, and how far it stands ahead of the known tokens. Zeroed: nothing is
- * constrained.
+/* A request's constraint (a grammar, say), and its position: how many tokens it has consumed.
+ * Zeroed: there is no constraint.
  *
  *   AT_END --constraint_try--> AHEAD --constraint_return, constraint_push--> AT_END
  *
- * AT_END: it has gone over every token of the output. AHEAD: over guesses too. A preempted request
- * keeps its place: what was drawn stays drawn. */
+ * AT_END: it has consumed exactly the tokens of the output. AHEAD: drafts too. A preemption does
+ * not move it, because tokens that were drawn stay drawn. */
 struct constraint {
     fathom_constraint owner;
-    uint32_t n_ahead; /* guesses; 0: AT_END */
+    uint32_t n_ahead; /* drafts consumed; 0: AT_END */
 };
 
 struct sequence {
@@ -61,8 +62,8 @@ struct sequence {
     struct sample_bias *bias; /* [row.n_bias] */
     uint32_t n_prompt_top;    /* alternatives of each prompt token */
 
-    /* the engine's, one value a prompt token from the second on and one a drawn token; read by the
-     * poller up to n_published */
+    /* written by the engine: a value for each prompt token from the second on, or for each drawn
+     * token. The poller reads them up to n_published. */
     struct prompt_score *scores; /* [request.n_to_score], NULL when that is 0 */
     fathom_logprob *prompt_tops; /* [request.n_to_score][n_prompt_top], NULL when that is 0 */
     float *logprobs;             /* [max output], NULL when not asked for */
@@ -72,17 +73,16 @@ struct sequence {
 
     /* the engine's */
     uint32_t n_owed;               /* prompt tokens that count in the backlog */
-    uint32_t lane;                 /* where it is */
-    uint32_t first_lane, end_lane; /* it may be on these, but on end_lane */
+    uint32_t lane;                 /* the lane that it is on */
+    uint32_t first_lane, end_lane; /* it may be on the lanes first_lane .. end_lane - 1 */
 
     /* the mailbox's, under its lock */
     uint32_t entry;
-    uint32_t n_published; /* prompt tokens scored, then output tokens, that may be polled */
+    uint32_t n_published; /* PROMPT, then TOKEN events that may be polled */
     uint32_t n_polled;
-    uint32_t
-        *joined;  /* [max output / 32, rounded up] a bit a drawn token that may be polled: it was
-                         drawn in one step with the one before */
-    bool is_over; /* the request is FINISHED: after the last token comes the FINISH event */
+    uint32_t *joined; /* [max output / 32, rounded up] a bit for each published token: it was drawn
+                         in the same step as the token before */
+    bool is_over;     /* the request is FINISHED: after the last token comes the FINISH event */
     struct sequence_link links[SEQUENCE_LIST_COUNT];
 };
 
@@ -129,20 +129,20 @@ static inline bool constraint_is_set(const struct constraint *c)
     return c->owner.ops != NULL;
 }
 
-/* constraint_n_free - tokens from where it stands on that it allows whatever they are; without a
- * constraint all are */
+/* constraint_n_free - how many tokens, from the constraint's position on, may be any token; without
+ * a constraint, all of them */
 uint32_t constraint_n_free(const struct constraint *c);
 
-/* constraint_fill - the mask of the token that comes next where it stands */
+/* constraint_fill - write the mask of the tokens that are allowed next */
 void constraint_fill(const struct constraint *c, uint32_t *words, size_t n_word);
 
-/* constraint_try - step over a guess; false when it cannot come */
+/* constraint_try - consume a draft; false: it is not allowed here */
 bool constraint_try(struct constraint *c, int32_t id);
 
-/* constraint_return - to the end of the known tokens */
+/* constraint_return - go back to the end of the known tokens */
 void constraint_return(struct constraint *c);
 
-/* constraint_push - return, and go over a token that was drawn; false when it could not come */
+/* constraint_push - go back, then consume a token that was drawn; false: it is not allowed */
 bool constraint_push(struct constraint *c, int32_t id);
 
 #endif
