@@ -1,10 +1,10 @@
 /* page_shelf.c - records by key, and who reads them, under one lock
  *
- * Invariants: an item is in the bucket of its key exactly once while it is there, and in none
- * otherwise; n_reader is 0 unless it is there. Two items of one key do not exist: the tiers have
- * one entry a key. A key that was released lies in the one place that it may have, and pushes out
- * another one. Those that are lent are in a ring, in the order of their ends; its head is one
- * item more. */
+ * Invariants: an item with a record is in the bucket of its key exactly once; one without is in no
+ * bucket and has no reader. No two items have the same key, because the tiers have one entry per
+ * key. Each released key has one slot in `released` where it may be noted, and replaces the key
+ * that was noted there. Lent items form a ring in the order of lent_until_us; items[n_place] is its
+ * head. */
 #include "kv/page_shelf.h"
 
 #include <pthread.h>
@@ -26,7 +26,7 @@ struct item {
     uint32_t lent_prev, lent_next;
 };
 
-/* Nobody wants the record of this key, which is not there yet. */
+/* A noted key: its record is not wanted, and is not there yet. */
 struct released {
     struct hash128 key;
     uint64_t until_us; /* 0: none */
@@ -121,7 +121,7 @@ static bool is_released(struct page_shelf *s, const struct hash128 *key, uint64_
     return r->until_us > now_us && hash128_equal(&r->key, key);
 }
 
-/* Whether its reader has left before it came. That is known once. */
+/* Whether the key was noted as released. If so, it is no longer noted after this. */
 static bool is_unwanted(struct page_shelf *s, const struct hash128 *key, uint64_t now_us)
 {
     if (!is_released(s, key, now_us)) return false;

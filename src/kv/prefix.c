@@ -38,11 +38,11 @@
 #define NO_PAGE UINT32_MAX
 #define MARGIN_PART 8 /* of the cache, the part that shall be available without a copy */
 
-/* What a page is found under. */
+/* The key of a page. */
 struct key {
-    uint64_t salt; /* 0 but for a first page */
-    uint32_t parent;
-    uint32_t n_answer;  /* the last so many of its rows are an answer's: 0 .. 64 */
+    uint64_t salt;      /* 0, except for a first page */
+    uint32_t parent;    /* NO_PAGE: a first page */
+    uint32_t n_answer;  /* its last n_answer rows are answer rows: 0 .. 64 */
     const int32_t *ids; /* [n_key_id] */
 };
 
@@ -54,10 +54,10 @@ struct node {
     uint32_t next; /* in the bucket; NO_PAGE: the last */
     bool published;
     bool offered;
-    bool is_new;           /* with lease_us: nobody else has it */
+    bool is_new;           /* with lease_us: no other server has it yet */
     uint32_t offered_prev; /* NO_PAGE at the ends */
     uint32_t offered_next;
-    uint64_t lease_us;               /* offered first, and lent until then; 0: no */
+    uint64_t lease_us;               /* a shared page, and until when; 0: it is not shared */
     struct hash128 name;             /* with tiers */
     int32_t ids[KV_PAGE_TOKENS + 1]; /* n_key_id of them */
 };
@@ -69,15 +69,15 @@ struct prefix_cache {
     struct page_pool *pool;
     struct node *nodes;     /* of each page */
     uint32_t *buckets;      /* [bucket_mask + 1] first node; NO_PAGE: empty */
-    uint32_t *n_seen;       /* likewise; scratch of prefix_check */
+    uint32_t *n_seen;       /* [n_page] scratch of prefix_check */
     struct page_feed *feed; /* NULL: none */
     struct tiers *tiers;    /* NULL: none */
-    uint32_t first_page;    /* page 0 is this one to the tiers */
+    uint32_t first_page;    /* the tiers' number of page 0 */
     uint32_t first_offered, last_offered;
     uint32_t n_offered;
 };
 
-/* Rows of an answer in page i. They are its last ones. */
+/* How many answer rows page i has. They are its last ones. */
 static uint32_t count_answer(const struct prefix_text *t, uint32_t i)
 {
     uint64_t end = ((uint64_t)i + 1) * KV_PAGE_TOKENS;
@@ -85,7 +85,7 @@ static uint32_t count_answer(const struct prefix_text *t, uint32_t i)
     return end - t->n_prompt < KV_PAGE_TOKENS ? (uint32_t)(end - t->n_prompt) : KV_PAGE_TOKENS;
 }
 
-/* What the key of page i of a text says of the page itself. */
+/* The part of the key of page i of a text that does not depend on other pages. */
 static struct key part_of(const struct prefix_text *t, uint32_t i)
 {
     return (struct key){.parent = NO_PAGE,
@@ -133,7 +133,7 @@ static uint32_t search(const struct prefix_cache *c, uint32_t page, const struct
     return page;
 }
 
-/* What the record of a page is called in the tiers. */
+/* The name of a page's record in the tiers. */
 static struct tier_name name_of(const struct prefix_cache *c, const struct hash128 *hash,
                                 const struct key *k)
 {
@@ -171,7 +171,7 @@ static void take_back_offer(struct prefix_cache *c, uint32_t page)
     c->n_offered--;
 }
 
-/* The page is found no more. */
+/* Unpublishes a page. */
 static void take_out(struct prefix_cache *c, uint32_t page)
 {
     struct node *n = &c->nodes[page];
@@ -268,7 +268,7 @@ uint32_t prefix_find(const struct prefix_cache *c, const struct prefix_text *t, 
     return n;
 }
 
-/* The name that the name of the page after `page` is made from; NO_PAGE: that of a first page. */
+/* The hash from which the name of the page after `page` is made; NO_PAGE: for a first page. */
 static struct hash128 name_before(const struct prefix_cache *c, uint64_t salt, uint32_t page)
 {
     ASSERT(page == NO_PAGE || c->nodes[page].published);
@@ -281,7 +281,7 @@ static struct hash128 name_after(const struct prefix_cache *c, const struct hash
     return tier_key_next(tiers_secret(c->tiers), before, k->ids, c->n_key_id, k->n_answer);
 }
 
-/* From now on a page that one request alone holds is found under k, and its record is `name`. */
+/* Publishes a page, which only one request holds, under the key k and the record name `name`. */
 static void insert(struct prefix_cache *c, uint32_t page, const struct key *k,
                    const struct hash128 *name)
 {
@@ -303,7 +303,8 @@ static void insert(struct prefix_cache *c, uint32_t page, const struct key *k,
     page_pool_keep(c->pool, page, true);
 }
 
-/* The published page of the key in place of one that the request holds; NO_PAGE: there is none. */
+/* If a page with this key is published already, gives `page` back and takes that one instead;
+ * NO_PAGE: there is none. */
 static uint32_t swap_for_twin(struct prefix_cache *c, uint32_t page, const struct key *k)
 {
     uint32_t twin = search(c, *bucket_of(c, k), k);
@@ -449,7 +450,7 @@ void prefix_offer(struct prefix_cache *c, uint32_t page)
     if (!c->tiers || page_pool_state(c->pool, page) != PAGE_CACHED) return;
     ASSERT(n->published);
     if (n->offered && n->lease_us) return;
-    take_back_offer(c, page); /* it is used last now */
+    take_back_offer(c, page); /* to the end of the list: it was used last */
     if (tiers_use(c->tiers, &n->name)) return;
     n->offered = true;
     n->offered_prev = c->last_offered;
@@ -497,8 +498,8 @@ bool prefix_is_due(const struct prefix_cache *c)
     return tiers_keep_all(c->tiers) || n_available < c->n_offered + prefix_n_margin(c);
 }
 
-/* A page that is held again is not evicted soon. Where its copy would cost another record its
- * memory, the page is passed over: it is offered again when it is given. */
+/* A page that is held again will not be evicted soon. If its copy would cost another record its
+ * place in memory, the page is skipped; it is offered again when its holder gives it back. */
 void prefix_keep_offered(struct prefix_cache *c, uint32_t n)
 {
     while (n > 0 && prefix_is_due(c) && tiers_may_copy(c->tiers)) {
@@ -524,7 +525,7 @@ uint32_t prefix_n_page(const struct prefix_cache *c)
     return c->n_published;
 }
 
-/* What a published page says of itself and of its parent. */
+/* Checks the invariants of one published page, and counts it as a child of its parent. */
 static void check_node(const struct prefix_cache *c, uint32_t page)
 {
     const struct node *n = &c->nodes[page];

@@ -1,21 +1,21 @@
-/* tier_io.c - the threads that read and write records of a directory, pull those of other servers,
- * and take sums of pages
+/* tier_io.c - the threads that read and write records on disk, pull records from other servers, and
+ * compute sums of pages
  *
  * Invariants, under the lock
  *
- *   1. Every job that was submitted and not taken back is in one of the rings, or is one that a
- *      thread is doing. Together they are TIER_JOBS_MAX at most, so no ring overflows.
- *   2. The page and name of a job are the threads' until it is in the ring `done`. A check, a sum
- *      and a write only read the page, so two of them may have one page at a time.
+ *   1. Every job that was submitted and not taken back is in a ring, or a thread is doing it. There
+ *      are at most TIER_JOBS_MAX of them, so no ring overflows.
+ *   2. The page and name of a job belong to the threads until the job is in the ring `done`. A
+ *      check, a sum and a write only read the page, so two of them may use it at the same time.
  *
  *   submit --+--> reads, writes --the disk's thread-->+--> done --> take_done
  *            +--> checks, sums --one of n threads---->+
  *            +--> pulls --one of n threads----------->+
  *
- * The disk has one thread, so its jobs are done in order. A page is summed by one thread; several
- * pages at once, because the bus to a device is faster than the sums of one.
+ * The disk has one thread, so its jobs are done in order. Several threads compute sums, of one page
+ * each, because one thread is slower than the bus to a device.
  *
- * The first fault of a read and of a write is logged; later ones are only counted, by the owner. */
+ * The first fault of a read and the first of a write are logged. The owner counts all of them. */
 #include "kv/tier_io.h"
 
 #include <pthread.h>
@@ -105,8 +105,8 @@ static void do_sum_job(struct io_threads *t, struct tier_job *job)
     job->verdict = is_good ? TIER_GOOD : TIER_BAD_CHECKSUM;
 }
 
-/* What is left to do for a team whose owner has gone: only writes are worth it, if there is time.
- */
+/* Whether a team is to end. Once the owner has closed, only writes are still done, if there is
+ * time. */
 static bool is_over(const struct io_threads *t, enum team team)
 {
     const struct tier_io_owner *owner = &t->c.owner;
@@ -114,7 +114,7 @@ static bool is_over(const struct io_threads *t, enum team team)
     return t->closed && (team != TEAM_DISK || hurry || t->todo[TIER_JOB_WRITE].n == 0);
 }
 
-/* The next job: false once there is nothing more to do for ever. */
+/* Waits for the next job; false: the team is to end. */
 static bool next_job(struct io_threads *t, enum team team, struct tier_job *job)
 {
     pthread_mutex_lock(&t->lock);

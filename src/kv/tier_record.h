@@ -32,20 +32,20 @@ enum tier_verdict {
     TIER_BAD_LAYOUT,    /* of another cache type, other layers or ranks */
     TIER_BAD_TOKENS,    /* of other tokens than asked for */
     TIER_VERDICT_COUNT,
-    TIER_NOT_YET = TIER_VERDICT_COUNT, /* of other servers alone: no fault, it is not there */
+    TIER_NOT_YET = TIER_VERDICT_COUNT, /* no fault: another server does not have it yet */
 };
 
-/* tier_verdict_name - "checksum"
- * tier_verdict_advice - what a directory full of such records means, and what to do; NULL: nothing
- */
+/* tier_verdict_name - a word for messages, such as "checksum"
+ * tier_verdict_advice - what it means if a directory is full of such records, and what to do; NULL:
+ * nothing */
 const char *tier_verdict_name(enum tier_verdict v);
 const char *tier_verdict_advice(enum tier_verdict v);
 
-/* What a page is found under: a hash of its tokens and of those before, by a secret key. */
+/* The name of a record: a keyed hash of its tokens and all tokens before, and its own tokens. */
 struct tier_name {
     struct hash128 key;
     uint16_t n_id;     /* 64, or 65 with the draft layer */
-    uint16_t n_answer; /* the last so many of its 64 rows are an answer's (prefix.h) */
+    uint16_t n_answer; /* its last n_answer rows are answer rows (prefix.h) */
     int32_t ids[TIER_MAX_ID];
 };
 
@@ -54,7 +54,7 @@ struct tier_header {
     uint64_t magic;
     uint32_t format;
     uint32_t layout;
-    struct hash128 owner; /* identity_key of whose records these are */
+    struct hash128 owner; /* identity_key of the engine that computed it */
     uint64_t page_bytes;
     uint64_t order;    /* rises with every record written */
     uint64_t page_sum; /* hash_checksum of the page */
@@ -65,7 +65,7 @@ struct tier_header {
 static_assert(sizeof(struct tier_name) == 280 && sizeof(struct tier_header) == 344,
               "no padding: every byte of a header is in its sum");
 
-/* The first block of an index file: whose records follow. */
+/* The first block of an index file: the identity of the records that follow. */
 struct tier_super {
     uint64_t magic;
     uint32_t format;
@@ -78,23 +78,24 @@ struct tier_super {
 
 static_assert(sizeof(struct tier_super) == 144, "no padding");
 
-/* tier_header_fill - of a page of page_bytes whose hash_checksum is page_sum */
+/* tier_header_fill - the header of a page of page_bytes bytes whose hash_checksum is page_sum */
 void tier_header_fill(struct tier_header *h, const struct hash128 *owner, uint64_t page_bytes,
                       uint64_t order, const struct tier_name *name, uint64_t page_sum);
 
-/* tier_header_judge - whether a header is whole and of this owner */
+/* tier_header_judge - whether a header is undamaged and of this owner */
 enum tier_verdict tier_header_judge(const struct tier_header *h, const struct hash128 *owner,
                                     uint64_t page_bytes);
 
-/* tier_record_judge - the same, and of the tokens asked for, and its page is whole */
+/* tier_record_judge - the same, and whether it has the tokens asked for and its page is undamaged
+ * */
 enum tier_verdict tier_record_judge(const struct tier_header *h, const struct hash128 *owner,
                                     uint64_t page_bytes, const struct tier_name *name,
                                     const void *page);
 
-/* tier_super_fill - the first block of an index file
- * tier_super_is_ours - whether a block is one, of any version and identity
- * tier_super_judge - and whether the records are ours: their version, then each part of the
- * identity, in the order of struct identity */
+/* tier_super_fill - write the first block of an index file tier_super_is_ours - whether a block is
+ * such a block, of any version and identity tier_super_judge - whether the records behind it can be
+ * used here: compares the version, then each part of the identity in the order of struct identity
+ * */
 void tier_super_fill(struct tier_super *s, const struct identity *id, uint64_t page_bytes,
                      const struct hash128 *secret);
 bool tier_super_is_ours(const struct tier_super *s);

@@ -1,13 +1,15 @@
-/* tiers.h - pages that left the device's cache: in host memory, and behind it on disk
+/* tiers.h - page records that left the device's cache: in host memory, and behind it on disk
  *
- * A record comes in when its last request gives its page up, or when the page is evicted. It stays
- * until it is the one that was used the longest ago (LRU). With a disk every record is written as
- * soon as it is in memory (write-through). So memory is given up without waiting, and a crash costs
- * only what had not been written. A record that is read from disk is in memory too from then on.
- * Policy and format: docs/tiers.md; invariants and states: tiers_move.c.
+ * A record is copied in after the last request has given its page back, or when the page is
+ * evicted. When a tier is full, it gives up the record that was used the longest ago (LRU). With a
+ * disk every record is written as soon as it is in memory (write-through). So memory can be given
+ * up without waiting, and a crash loses only what had not been written. A record that is read from
+ * disk is in memory too from then on. Policy and format: docs/tiers.md; invariants and states:
+ * tiers_move.c.
  *
- * All functions belong to one thread; none of them waits or reads a page. Copies between device and
- * memory are enqueued on the device's queue; other threads read, write and sum (tier_io.h).
+ * All functions belong to one thread, and none of them waits or reads a page. Copies between device
+ * and memory go into the device's queue. Other threads read and write the disk and compute sums
+ * (tier_io.h).
  */
 #ifndef FATHOM_KV_TIERS_H
 #define FATHOM_KV_TIERS_H
@@ -24,9 +26,8 @@
 
 struct tiers;
 
-/* Copies of whole pages, enqueued in the order of the device's queue. What computes on the device
- * gives its own functions here, and tiers_keep and tiers_restore call them: there is nothing
- * between. */
+/* Functions of the step runner that enqueue copies of whole pages on the device's queue. tiers_keep
+ * and tiers_restore call them. */
 struct tiers_device {
     fathom_err (*page_out)(void *arg, uint32_t page, void *to);
     fathom_err (*page_in)(void *arg, uint32_t page, const void *from);
@@ -38,20 +39,20 @@ struct tiers_config {
     uint32_t n_ram;        /* pages of memory, at least TIERS_MIN_RAM */
     unsigned char *ram;    /* [n_ram][direct_round(page_bytes)], borrowed; with a disk aligned to
                               DIRECT_ALIGN */
-    uint64_t step_bytes;   /* copied per step at most, beside pages that are evicted */
+    uint64_t step_bytes;   /* copied per step at most, evicted pages not counted */
     struct hash128 secret; /* of the keys */
     struct tiers_device device;
-    struct tier_io *io;             /* the tiers' on success */
-    uint32_t n_disk;                /* its disk's places; 0: it has none */
-    const struct tier_found *found; /* [n_found] what it holds, the one used last at the end */
+    struct tier_io *io;             /* belongs to the tiers on success */
+    uint32_t n_disk;                /* places on its disk; 0: there is no disk */
+    const struct tier_found *found; /* [n_found] the records on disk, the latest at the end */
     uint32_t n_found;
-    struct page_shelf *shelf; /* where records in memory lie for other servers; NULL: nowhere */
+    struct page_shelf *shelf; /* where other servers find records in memory; NULL: they cannot */
 };
 
-/* Pages on their way between device and disk: at least, and where nobody asks for more. */
+/* Pages of memory between device and disk: the minimum, and the default. */
 enum { TIERS_MIN_RAM = 16, TIERS_DEFAULT_RAM = 64 };
 
-/* tiers_create - with the records that the disk has
+/* tiers_create - tiers that have the records on disk, and none in memory
  *
  * Errors  EINVAL naming the member; ENOMEM. */
 fathom_err tiers_create(struct tiers **out, const struct tiers_config *c, fathom_diag *d);
@@ -60,52 +61,51 @@ void tiers_destroy(struct tiers *t); /* accepts NULL; finishes the jobs that are
 /* tiers_secret - of the keys that records are found under */
 const struct hash128 *tiers_secret(const struct tiers *t);
 
-/* tiers_begin_step - take what the threads have done, give them more to sum and to write
+/* tiers_begin_step - take back the jobs that the threads have done, and give them new ones
  *
- *   prefill_page_us  what computing a page costs lately; 0: unknown */
+ *   prefill_page_us  how long computing a page takes at present; 0: unknown */
 void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us);
 
-/* tiers_synced - the device has done all copies that were enqueued */
+/* tiers_synced - the device has done all copies enqueued so far */
 void tiers_synced(struct tiers *t);
 
-/* tiers_renew - the device begins anew and has no copy under way: of those that it had not done,
- * nothing is taken, and its fault is over */
+/* tiers_renew - the device has begun anew: copies that it had not done are dropped, and tiers_fault
+ * is OK again */
 void tiers_renew(struct tiers *t);
 
-/* tiers_fault - the first error of a copy, which is final for the device, or until it
- * begins anew; OK while none failed */
+/* tiers_fault - the first error of enqueuing a copy; OK: none. It stays until tiers_renew. */
 fathom_err tiers_fault(const struct tiers *t);
 
-/* tiers_keep - take a copy of a page that is given up, or about to be overwritten
+/* tiers_keep - enqueue a copy of a page to memory
  *
- *   name         what it holds
- *   overwritten  it is about to be; otherwise it may be used again
- * Edge  A record that is there already counts as used and is not copied. A record that is on disk
- *       alone is copied to memory only when its page is overwritten. */
+ *   name         the name of its record
+ *   overwritten  the page is about to be overwritten; otherwise its contents may be used again
+ * Edge  A record that is there already counts as used and is not copied. If it is only on disk, it
+ *       is copied to memory when its page is overwritten. */
 void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bool overwritten);
 
-/* tiers_use - a record counts as used; false when it is nowhere */
+/* tiers_use - count a record as used just now; false: the tiers do not have it */
 bool tiers_use(struct tiers *t, const struct hash128 *key);
 
-/* tiers_has_room - whether a page could be kept without giving up one that is not written yet.
- * tiers_may_copy - whether, besides, the step may copy one more page ahead of need.
- * tiers_keep_all - whether keeping a page loses no other: there is a free place, or a disk behind
- * memory. */
+/* tiers_has_room - whether a page can be kept without giving up one that is not written yet
+ * tiers_may_copy - the same, and the step may still copy a page ahead of need
+ * tiers_keep_all - whether keeping a page loses no other record: memory has a free place, or there
+ * is a disk behind it */
 bool tiers_has_room(const struct tiers *t);
 bool tiers_may_copy(const struct tiers *t);
 bool tiers_keep_all(const struct tiers *t);
 
-/* tiers_touch - make the system provide the memory of one place that was never used, so that the
- * first copy to it takes no longer than others
+/* tiers_touch - touch the memory of one place that was never used, so that the system provides it
+ * now and not during the first copy
  *
- * Returns  false when there is no such place. */
+ * Returns  false: there is no such place. */
 bool tiers_touch(struct tiers *t);
 
 enum tier_where {
     TIER_NOWHERE,
     TIER_IN_RAM,
     TIER_ON_DISK,
-    TIER_ASKED_FOR, /* at another server, perhaps: somebody asks for it now */
+    TIER_ASKED_FOR, /* another server is being asked for it now */
 };
 
 /* tiers_find - where the record of a key is */
@@ -113,66 +113,69 @@ enum tier_where tiers_find(const struct tiers *t, const struct hash128 *key);
 
 enum tier_answer {
     TIER_RESTORED, /* its copy into the page is enqueued */
-    TIER_WAIT,     /* it is on its way or being checked, or will be: ask again in the next step */
-    TIER_GONE,     /* it is not there, or was damaged: compute the page */
+    TIER_WAIT,     /* it is being read, pulled or checked, or soon will be: ask in the next step */
+    TIER_GONE,     /* it is not there, or damaged: compute the page */
 };
 
-/* Another server that may have records which are nowhere here. */
+/* Another server that may have records which these tiers do not have. */
 struct tier_peer {
-    uint32_t place; /* as its page_source counts them */
-    uint64_t pull; /* who asks, and nobody else ever: once that has failed, no other record is asked
-                       for under this number. One that is not there yet is asked for again */
+    uint32_t place; /* its number in the page_source */
+    uint64_t pull;  /* the number of the request that asks, which no other ever has. Once the server
+                       has failed to send a record for a pull, it is asked for no other one. A
+                       record that it does not have yet is asked for again */
 };
 
-/* tiers_restore - the record into a page of the device
+/* tiers_restore - enqueue the copy of a record into a page of the device
  *
- *   peer  NULL: a record that is nowhere here is GONE */
+ *   peer  asked for a record that these tiers do not have; NULL: such a record is GONE */
 enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, uint32_t page,
                                const struct tier_peer *peer);
 
-/* tiers_read_ahead - begin to read or check a record that will be wanted soon
+/* tiers_read_ahead - begin to read, pull or check a record that will be wanted soon
  *
- * Returns  false when it is nowhere, or no more can be begun now. */
+ * Returns  false: there is no such record, or no more jobs can be begun now. */
 bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer);
 
-/* tiers_pull_until_us - until then the server of a place may compute the prompts that it had when
- * it was last asked, if it needs twice as long as it said; 0: it said nothing.
- * tiers_pulls_again - records will be asked for again, in TIER_AGAIN_US at most.
- * tiers_give_up - no more of them are asked for, and one is lost */
+/* tiers_pull_until_us - until when the server of a place may be busy with its prompts: twice as
+ * long as it said when it was last asked; 0: it said nothing tiers_pulls_again - whether a record
+ * will be asked for again, within TIER_AGAIN_US tiers_give_up - a pull has failed: nothing more is
+ * asked for under its number */
 uint64_t tiers_pull_until_us(const struct tiers *t, uint32_t place);
 bool tiers_pulls_again(const struct tiers *t);
 void tiers_give_up(struct tiers *t, uint64_t pull);
 
-/* tiers_release - the server of a place need not keep the record for this one any more, or, by the
- * key of its request there (request.hand_over), compute it */
+/* tiers_release - tell the server of a place that this one does not need a record
+ *
+ *   key  of the record, which it then need not keep; or request.hand_over, whose prompt it then
+ *        need not compute */
 void tiers_release(struct tiers *t, uint32_t place, const struct hash128 *key);
 
-/* tiers_lease - memory of the record is given up after that of all without a lease, until it has
- * been sent to another server or is released by one, or until_us
+/* tiers_lease - keep a record in memory for another server: while it has a lease, records without
+ * one are given up first. The lease ends when the record has been sent, when the other server
+ * releases it, or at until_us.
  *
- *   is_new  just computed, so that nobody else has it: it is lent on the shelf (page_shelf_lend)
- * Returns  false when it is nowhere, or on disk alone. */
+ *   is_new  it was just computed, so no other server has it: it is lent (page_shelf_lend)
+ * Returns  false: the record is not in memory. */
 bool tiers_lease(struct tiers *t, const struct hash128 *key, uint64_t until_us, bool is_new);
 
-/* tiers_pay - whether n pages, of which n_disk are on disk, come sooner than they are computed
+/* tiers_pay - whether restoring n pages, n_disk of them from disk, is faster than computing them
  *
- * Measurements of the last minute decide. Without one the answer is yes. Fewer pages than
- * TIERS_MIN_DISK_PAGES are never waited for when one is on disk. */
+ * Measurements of the last minute decide; without one the answer is yes. If any page is on disk and
+ * there are fewer than TIERS_MIN_DISK_PAGES, the answer is no. */
 enum { TIERS_MIN_DISK_PAGES = 2 };
 bool tiers_pay(const struct tiers *t, uint32_t n_page, uint32_t n_disk);
 
-/* tiers_patience_us - how long to wait for n pages: as long as computing them takes, and at least a
- * second; five seconds while that time is unknown */
+/* tiers_patience_us - how long to wait for n pages: as long as computing them would take, but at
+ * least one second; five seconds while that time is unknown */
 uint64_t tiers_patience_us(const struct tiers *t, uint32_t n_page);
-enum {
-    TIERS_STALL_US = 2000000
-}; /* without one page more: nobody waits longer, but for a server
-                                      that says how long it is busy */
+/* A fetch ends when no page has come for so long, unless a server says that it is busy for longer.
+ * */
+enum { TIERS_STALL_US = 2000000 };
 
-/* tiers_note_fetch - a fetch of n pages took so long; from_disk: some of them came from disk */
+/* tiers_note_fetch - a fetch of n pages took `us`; from_disk: some of them came from disk */
 void tiers_note_fetch(struct tiers *t, uint32_t n_page, bool from_disk, uint64_t us);
 
-/* tiers_is_busy - a page is on its way, or waits for a thread */
+/* tiers_is_busy - whether any page is being copied or waits for a thread */
 bool tiers_is_busy(const struct tiers *t);
 
 struct tiers_stats {
@@ -181,21 +184,22 @@ struct tiers_stats {
     uint32_t n_unwritten;     /* pages in memory that wait for the disk */
     uint64_t n_kept;          /* copied from the device */
     uint64_t n_written;       /* to disk */
-    uint64_t n_read;          /* from disk, and taken */
+    uint64_t n_read;          /* read from disk and found good */
     uint64_t n_restored_ram;  /* copied to the device; they were in memory */
     uint64_t n_restored_disk; /* copied to the device; they were read from disk for it */
-    uint64_t n_pulled;        /* from other servers, and taken */
-    uint64_t n_pull_lost;     /* not taken from them, for whatever reason */
+    uint64_t n_pulled;        /* got from other servers and found good */
+    uint64_t n_pull_lost;     /* pulls that failed */
     uint64_t n_dropped;       /* given up before they were written */
-    uint64_t n_refused;       /* not kept: all of memory was under way */
+    uint64_t n_refused;       /* not kept, because all places of memory were in use by jobs */
     uint64_t n_write_failed;
-    uint64_t n_rejected[TIER_VERDICT_COUNT]; /* records not taken */
+    uint64_t n_rejected[TIER_VERDICT_COUNT]; /* records that were not good, by reason */
     uint64_t n_fetch;                        /* requests that had pages restored */
-    uint64_t fetch_us;                       /* how long that took them together */
-    bool writes_off; /* since TIERS_MAX_FAULTS failed in a row, until one has not */
+    uint64_t fetch_us;                       /* how long they waited for that, all together */
+    bool
+        writes_off; /* TIERS_MAX_FAULTS writes in a row have failed, and none has succeeded since */
 };
 
-/* While they are off, writes are tried anew after TIERS_REST_US: a disk may have room again. */
+/* While writes are off they are tried again every TIERS_REST_US: the disk may have room again. */
 enum { TIERS_MAX_FAULTS = 8, TIERS_REST_US = 60000000 };
 
 /* tiers_get_stats - the tiers' own, up to date after each call */

@@ -10,7 +10,7 @@ struct tiers {
     struct tiers_config c;
     uint64_t place_bytes; /* of a page in memory */
     struct tier_table table;
-    struct tier_name *names; /* [n_ram] what a place of memory holds, or is to be filled with */
+    struct tier_name *names; /* [n_ram] the record in a place of memory, or on its way there */
     uint64_t *sums;          /* [n_ram] of the pages that are READY or CHECKING */
     uint64_t *checked_us;    /* [n_ram] when the page of a READY place last had its sum */
     uint32_t *free_ram;      /* [n_ram] stacks of places */
@@ -20,13 +20,13 @@ struct tiers {
     uint32_t n_reading, n_writing, n_checking, n_summing; /* jobs under way */
     uint32_t n_pulling;                                   /* likewise */
     struct tier_lacking lacking;
-    uint32_t n_fault;            /* writes that failed since one did not */
+    uint32_t n_fault;            /* writes that have failed in a row */
     uint64_t again_us;           /* while writes are off: when the next ones are tried */
-    uint32_t step_pages, n_left; /* copies of a step, and those left of this one's */
+    uint32_t step_pages, n_left; /* copies that a step may make, and those left of this step's */
     uint64_t order;
     uint64_t now_us;
     double prefill_page_us;
-    struct tier_pace paces[2]; /* of fetches from memory alone, and of others */
+    struct tier_pace paces[2]; /* [0] fetches from memory alone, [1] those with pages from disk */
     fathom_err fault;
     struct tiers_stats stats;
 };

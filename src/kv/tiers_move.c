@@ -6,18 +6,19 @@
  *      exactly once, and no two have the same key.
  *   2. A place in memory, or on disk, is free or belongs to one entry.
  *   3. There are five lists. RAM has the entries with a place in memory, and DISK those whose
- *      record is on disk; in both the entry used last comes first. UNWRITTEN has the entries in
- *      memory that wait for a write, in order, and UNSUMMED those that wait for their sum. COPYING
- *      has the entries whose place in memory is part of a copy that the device may not have done.
- *   4. Places in memory from n_touched on have never been taken. The lowest of them is taken next,
- *      and only when no place below is free.
- *   5. A place in memory is given away only when its entry is READY or FILLED, not COPYING and not
- *      WRITING; a place on disk only when its entry is not READING. So nobody writes where another
- *      reads.
- *   6. This thread reads no page. Sums are taken by the threads of tier_io.h: of a page that has
+ *      record is on disk; in both, the entry used last comes first. UNWRITTEN has the entries in
+ *      memory that wait to be written, and UNSUMMED those that wait for their sum. COPYING has the
+ *      entries whose place in memory is read or written by a copy that the device may not have
+ *      done.
+ *   4. Places in memory from n_touched on have never been used. The lowest of them is used next,
+ *      but only when no place below is free.
+ *   5. A place in memory is taken from an entry only if that is READY or FILLED, not COPYING and
+ *      not WRITING; a place on disk only if the entry is not READING. So no job or copy writes
+ *      where another one reads.
+ *   6. This thread reads no page. The threads of tier_io.h compute the sums: of a page that has
  *      arrived (SUMMING), was read (READING), is to be written (WRITING) or goes back to the device
  *      (CHECKING). A page goes back only if its sum was right within the last CHECKED_US, or if it
- *      has come from the device so lately that it has no sum yet.
+ *      has come from the device so recently that it has no sum yet.
  *
  * States of an entry's memory, and of its place on disk
  *
@@ -27,11 +28,11 @@
  *
  *             restore, read_ahead           done, its sum is right
  *        NONE --------------------> READING ----------------------> READY
- *                                      +--- not taken: NONE, and no place on disk
+ *                                      +--- not good: NONE, and no place on disk
  *
  *             restore, read_ahead with a peer   done, its sum is right
  *        no entry ------------------> READING ----------------------> READY
- *                                     (pulled) +--- not taken: no entry, the pull is lost
+ *                                     (pulled) +--- not good: no entry, the pull is lost
  *
  *              restore, read_ahead; last summed long ago          done
  *        READY -----------------------------------------> CHECKING ----> READY
@@ -42,11 +43,11 @@
  *        NONE ------------------> WANTED ----------> WRITING -------> KEPT ---> NONE
  *          ^--------- evicted ------+  ^--- failed: NONE ---+           evicted, not taken
  *
- * An entry with neither place is gone. Jobs under way hold their places; there are at most
+ * An entry without any place is removed. Jobs under way keep their places. There are at most
  * READS_MAX reads, as many pulls, WRITES_MAX writes, CHECKS_MAX checks and SUMS_MAX sums.
  *
- * With a shelf, a record is on it while it is READY or CHECKING: it is put there with its sum, and
- * its memory is given away only if the shelf lets go of it. */
+ * With a shelf, a record is on it while it is READY or CHECKING. It is put there once it has its
+ * sum, and its place in memory is taken only if page_shelf_remove succeeds. */
 #include <string.h>
 
 #include "base/assert.h"
@@ -96,7 +97,8 @@ static bool writes_records(const struct tiers *t)
     return t->c.n_disk > 0 && (!t->stats.writes_off || t->now_us >= t->again_us);
 }
 
-/* It will not be summed nor written. */
+/* Takes an entry out of the queues for sums and writes, and counts it as dropped if it waited to be
+ * written. */
 static void leave_queues(struct tiers *t, uint32_t i)
 {
     struct tier_entry *e = &t->table.entries[i];
@@ -118,7 +120,7 @@ static void put_on_shelf(struct tiers *t, const struct tier_entry *e)
     if (e->lends && e->lease_us) page_shelf_lend(t->c.shelf, e->ram, e->lease_us, t->now_us);
 }
 
-/* False: another server reads it. */
+/* False: it stays on the shelf, because another server is reading it. */
 static bool take_off_shelf(struct tiers *t, const struct tier_entry *e)
 {
     return !t->c.shelf || page_shelf_remove(t->c.shelf, e->ram);
@@ -182,7 +184,8 @@ static bool evict_ram_of(struct tiers *t, bool leased_too)
     return false;
 }
 
-/* Frees the place of memory that was used the longest ago, of those that nobody reads or writes. */
+/* Frees the place in memory whose record was used the longest ago, among those that no job, copy or
+ * server uses. Records with a lease come last. */
 static bool evict_ram(struct tiers *t)
 {
     return evict_ram_of(t, false) || (t->c.shelf && evict_ram_of(t, true));
@@ -201,7 +204,7 @@ static bool evict_disk(struct tiers *t)
     return false;
 }
 
-/* A place of memory for what `name` says; TIER_NONE when all are under way. */
+/* Takes a place in memory for the record `name`; TIER_NONE: all are in use by jobs or copies. */
 static uint32_t take_ram(struct tiers *t, const struct tier_name *name)
 {
     if (t->n_free_ram == 0 && !evict_ram(t)) return TIER_NONE;
@@ -228,7 +231,7 @@ static fathom_err allocate(struct tiers *t)
     return FATHOM_OK;
 }
 
-/* The records that the disk has kept; of two under one key the one written last. */
+/* Makes entries for the records that are on disk; of two with the same key, for the later one. */
 static fathom_err adopt(struct tiers *t)
 {
     bool *taken = mem_calloc(t->c.n_disk, sizeof *taken);
@@ -349,7 +352,7 @@ static void start_writes(struct tiers *t)
     }
 }
 
-/* Reads a record that is on disk alone into memory; false when it cannot be begun now. */
+/* Begins to read a record that is only on disk into memory; false: that cannot be begun now. */
 static bool start_read(struct tiers *t, uint32_t i, const struct tier_name *name)
 {
     struct tier_entry *e = &t->table.entries[i];
@@ -386,7 +389,8 @@ static void end_read(struct tiers *t, uint32_t i, enum tier_verdict verdict, uin
     tier_table_tidy(&t->table, i);
 }
 
-/* Asks another server for a record that is nowhere here; false when that cannot be begun now. */
+/* Begins to ask another server for a record that these tiers lack; false: that cannot be begun now.
+ * */
 static bool start_pull(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer)
 {
     uint32_t pulls_max = t->c.n_ram / 2 < READS_MAX ? t->c.n_ram / 2 : READS_MAX;
@@ -435,15 +439,15 @@ static void end_pull(struct tiers *t, const struct tier_job *job)
     want_write(t, job->entry);
 }
 
-/* A page that has changed in memory is given up, or, while a copy or a write of it is under way,
- * checked again by whoever wants it next. A record that is on disk too will be read again. */
+/* A page has changed in memory: gives it up. While a copy, a write or another server uses it, only
+ * notes that it must be checked again. If the record is on disk too, it will be read from there. */
 static void drop_damaged(struct tiers *t, uint32_t i)
 {
     struct tier_entry *e = &t->table.entries[i];
     ASSERT(e->ram_state == RAM_READY);
     t->checked_us[e->ram] = NEVER;
     if (e->links[LIST_COPYING].linked || e->disk_state == DISK_WRITING) return;
-    if (!take_off_shelf(t, e)) return; /* who reads it will find out */
+    if (!take_off_shelf(t, e)) return; /* the server that reads it checks the sum itself */
     t->stats.n_rejected[TIER_BAD_CHECKSUM]++;
     leave_queues(t, i);
     give_ram(t, e);
@@ -468,7 +472,7 @@ static void end_write(struct tiers *t, uint32_t i, enum tier_verdict verdict)
     give_disk(t, e);
     if (verdict == TIER_BAD_CHECKSUM) { /* nothing was written: the page has changed in memory */
         t->stats.n_dropped++;
-        if (e->ram_state == RAM_READY) drop_damaged(t, i); /* else its check sees it too */
+        if (e->ram_state == RAM_READY) drop_damaged(t, i); /* else the check under way does it */
         return;
     }
     t->stats.n_write_failed++;
@@ -520,7 +524,7 @@ static bool is_checked(const struct tiers *t, const struct tier_entry *e)
     return e->ram_state != RAM_READY || (at_us != NEVER && t->now_us - at_us < CHECKED_US);
 }
 
-/* Compares a page with its sum; false when that cannot be begun now. */
+/* Begins to compare a page with its sum; false: that cannot be begun now. */
 static bool start_check(struct tiers *t, uint32_t i)
 {
     struct tier_entry *e = &t->table.entries[i];
@@ -564,7 +568,8 @@ void tiers_begin_step(struct tiers *t, uint64_t now_us, double prefill_page_us)
     count_used(t);
 }
 
-/* Pages of memory that are under way, or wait for a sum or write; some are counted twice. */
+/* How many places in memory are in use by jobs or copies, or wait for a sum or a write. Some count
+ * twice. */
 static uint32_t count_moving(const struct tiers *t)
 {
     return t->table.lists[LIST_COPYING].n + t->table.lists[LIST_UNSUMMED].n +
@@ -650,7 +655,7 @@ void tiers_keep(struct tiers *t, const struct tier_name *name, uint32_t page, bo
         if (t->table.entries[i].ram != TIER_NONE || !overwritten) return;
     }
     if (t->fault) return;
-    uint32_t place = take_ram(t, name); /* an entry that is on disk alone stays */
+    uint32_t place = take_ram(t, name); /* this evicts no entry that is only on disk */
     if (place == TIER_NONE) {
         t->stats.n_refused++;
         return;
@@ -706,7 +711,7 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
     }
     if (!is_checked(t, e)) (void)start_check(t, i);
     if (!is_checked(t, e) || e->ram_state == RAM_CHECKING || t->n_left == 0) return TIER_WAIT;
-    /* A place that is still being filled can be copied from: the device copies in order. */
+    /* The place may still be FILLING: the device copies in order, so it is filled before this. */
     t->fault = t->c.device.page_in(t->c.device.arg, page, page_of(t, e->ram));
     if (t->fault) return TIER_GONE;
     if (e->from_disk) {

@@ -19,9 +19,8 @@
  *      length in that plan. A request that has ended for another reason is in no plan. With several
  *      stages no plan is made ahead, and a request is in at most one of them.
  *   6. After a sched_plan with nothing else under way and no request held or held back: if a
- *   request
- *      is live, the first RUNNING one has an entry, or a request is FETCHING. The first request may
- *      take the pages of all others, one request of any legal length fits into the pool, and
+ *      request is live, the first RUNNING one has an entry or one is FETCHING. The first request
+ *      may take the pages of all others, one request of any legal length fits into the pool, and
  *      FETCHING has a time limit. So all work comes to its end.
  *
  * Pages. A request is admitted with the pages of all its known tokens, and only if as many more
@@ -37,9 +36,7 @@
  * computing them would have been faster. The request then runs from where it got to.
  *
  * Kinds of rows. With prompt_form an entry has prompt rows or answer rows, not both: a chunk ends
- * where its request's answer begins. Entries of answer rows come first in a plan. The rule matters
- * to a request that was preempted: it computes its prompt as prompt rows and its answer as answer
- * rows once more.
+ * where its request's answer begins. Entries of answer rows come first in a plan.
  *
  * Budget. Decodes (gap 1) have priority over wider gaps. One walk in order does both: a wider gap
  * may only use what the decodes still to be visited do not need. The first request always gets one
@@ -52,8 +49,7 @@
  * Stages. A plan made while others are under way takes only requests that are in none of them, and
  * only a share of those: of R that can run on P stages, R / P rounded up. Requests under way or
  * held keep their pages. A request that needs one of these pages pauses until the last request's
- * step is over. Being earlier in order, it is then planned first and preempts the last one. So work
- * goes on.
+ * step is over. Being earlier in order, it is then planned first and preempts the last one.
  *
  * Planning ahead (overlap scheduling). Steps under way write only to pages that their requests held
  * when they were planned. Such a page may be given back before the step has run: when its request
@@ -331,8 +327,7 @@ static bool take_pages(struct sched *s, struct walk *w, struct request *r, uint3
     return true;
 }
 
-/* How many drafts of r fit into the step beside n_known tokens. Takes pages for them, and for the
- * drafts to be made after this step, as far as there are free ones. */
+/* How many drafts of r fit beside n_known tokens. Takes pages for them and for the next drafts. */
 static uint32_t fit_drafts(struct sched *s, const struct walk *w, struct request *r,
                            uint32_t n_known)
 {
@@ -351,8 +346,7 @@ static uint32_t fit_drafts(struct sched *s, const struct walk *w, struct request
     return n_draft < room ? n_draft : room;
 }
 
-/* How many of the next n tokens of r fit into the step, which has w->score rows of logits left for
- * the prompt tokens whose logits r wants. */
+/* How many of the next n tokens of r fit into the step's w->score remaining rows of logits. */
 static uint32_t fit_score(const struct walk *w, const struct request *r, uint32_t n)
 {
     uint32_t n_scored = request_n_scored(r);
@@ -415,8 +409,7 @@ static void add_entry(struct sched *s, struct walk *w, struct request *r, uint32
     if (request_gap(r) > 1) w->prefill -= n_own < w->prefill ? n_own : w->prefill;
 }
 
-/* Adds an entry for as much of a gap as `room` tokens of the budget allow, and for what other lanes
- * compute beyond that. */
+/* Adds an entry for up to `room` tokens of a gap, and for what other lanes compute beyond that. */
 static void add_gap(struct sched *s, struct walk *w, struct request *r, uint32_t gap, uint32_t room)
 {
     const uint32_t n_token = fit_score(w, r, least(gap, room));
@@ -465,8 +458,8 @@ uint32_t sched_n_found(const struct sched *s, struct request *r)
     return prefix_find(s->prefix, &text, r->n_prompt + r->n_given, r->pages);
 }
 
-/* Whether r can have its pages and each request that holds pages one more. A page that was found
- * counts if it is CACHED, because taking it makes one fewer available. */
+/* Whether there are pages for r, and one more for each request that holds pages. A page that was
+ * found and is CACHED counts too: taking it makes one fewer available. */
 static bool has_room(const struct sched *s, const struct request *r, uint32_t n_found)
 {
     uint64_t n_take = request_n_page(r->n_token) - n_found;
@@ -483,12 +476,11 @@ static bool make_room(struct sched *s, const struct request *r, uint32_t n_found
     return has_room(s, r, n_found);
 }
 
-/* How long a fetch from a peer may take in all. It also ends when no page has come for
- * TIERS_STALL_US, unless the peer has said that it is busy for longer (tiers_pull_until_us). */
+/* A fetch from a peer may take so long. It ends earlier if no page has come for TIERS_STALL_US, and
+ * the peer has not said that it is busy for longer (tiers_pull_until_us). */
 #define PEER_PATIENCE_US 60000000
 
-/* Fills the pages that can be filled now. Returns whether the fetch is over; not if it has failed,
- * for then the owner ends the request. */
+/* Fills the pages that can be filled now. Returns whether the request can run from there. */
 static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
 {
     const struct request_fetch *f = &r->fetch;
@@ -513,8 +505,7 @@ static bool go_on_fetching(struct sched *s, struct request *r, uint64_t now_us)
     return !r->fetch.failed;
 }
 
-/* Has the tiers keep r's published pages from `first` on for the server that will ask for them.
- * is_new: they have just been computed. */
+/* Lends r's published pages from `first` on to other servers; is_new: they were just computed. */
 static void share_pages(struct sched *s, const struct request *r, uint32_t first, bool is_new,
                         uint64_t now_us)
 {
@@ -541,8 +532,7 @@ static void start(struct sched *s, struct request *r, uint64_t now_us)
     request_list_insert(&s->running, r);
 }
 
-/* Admits the first WAITING request to RUNNING or FETCHING, with its pages. False: they are not to
- * be had. */
+/* Admits the first WAITING request to RUNNING or FETCHING; false: there are not enough pages. */
 static bool admit(struct sched *s, struct walk *w, struct request *r, uint64_t now_us)
 {
     if (1 + (uint64_t)n_holding(s) > page_pool_n_available(s->pool)) sched_give_guest(s);
@@ -670,8 +660,7 @@ void sched_plan(struct sched *s, uint64_t now_us, struct plan *plan)
     s->held_back = NULL;
 }
 
-/* Whether it is certain what the step after `plan`, the newest under way, computes, except for the
- * ids that are drawn before it. */
+/* Whether all but the ids is certain about the step after `plan`, the newest under way. */
 static bool is_foreseen(const struct sched *s, const struct plan *plan)
 {
     if (s->config.max_draft > 0 || s->fetching.head) return false;
@@ -765,8 +754,7 @@ static void publish_pages(struct sched *s, struct request *r)
     }
 }
 
-/* Appends the tokens drawn for an entry, up to and including the first that differs from the draft
- * in its place. */
+/* Appends the tokens drawn for an entry, up to the first that differs from the draft there. */
 static enum request_finish push_drawn(struct request *r, uint32_t n_draft, const int32_t *drawn)
 {
     for (uint32_t i = 0;; i++) {
