@@ -1,7 +1,7 @@
-/* pool.c - the servers' places
+/* pool.c - the places of the servers
  *
- * Invariants: a free place has state NONE and no requests; n_failed >= BREAKER_FAILURES exactly
- * while a breaker is open, and then one request at most is its probe. */
+ * Invariants: a free place has state NONE and no requests. A breaker is open exactly while n_failed
+ * >= BREAKER_FAILURES, and then at most one request is its probe. */
 #include "router/pool.h"
 
 #include <pthread.h>
@@ -24,16 +24,16 @@ struct server {
     uint64_t identity;
     uint64_t generation;
     struct pool_load load;
-    uint64_t n_pending; /* prompt tokens sent since the last look, of requests that it has */
-    uint64_t n_left;    /* tokens that it has pages for, beyond all prompts that it was sent */
+    uint64_t n_pending; /* prompt tokens sent since the last look and not computed yet */
+    uint64_t n_left;    /* tokens that its free pages hold, less the prompts that it was sent */
     uint64_t n_look;
     uint32_t n_open;
-    uint32_t n_failed;  /* in a row */
-    uint64_t n_counted; /* all that have been n_failed */
+    uint32_t n_failed;  /* failures in a row */
+    uint64_t n_counted; /* all failures so far that counted in n_failed */
     uint64_t open_until_us;
     bool has_probe;
     uint64_t n_sent, n_served, n_refused, n_lost; /* requests */
-    uint64_t n_key, n_key_held;                   /* blocks of prompts; of them it had */
+    uint64_t n_key, n_key_held; /* blocks of the prompts sent there; those sent there before */
 };
 
 struct pool {
@@ -89,7 +89,7 @@ static bool begins(const char *s, const char *with)
     return strncmp(s, with, strlen(with)) == 0;
 }
 
-/* The address as it is kept. */
+/* Reads an address into the form in which it is kept: with a scheme, without a slash at the end. */
 static fathom_err read_url(char out[POOL_URL_BYTES], const char *url, fathom_diag *d)
 {
     bool has_scheme = begins(url, "http://") || begins(url, "https://");
@@ -166,7 +166,7 @@ fathom_err pool_add_prefill(struct pool *p, const char *url, fathom_diag *d)
     return pool_add_named(p, url, "", true, d);
 }
 
-/* A server that was removed leaves with its last request. */
+/* Frees the place of a server that was removed, once its last request has ended. */
 static void let_go(struct pool *p, struct server *s)
 {
     if (s->state != STATE_LEAVING || s->n_open > 0) return;
@@ -209,7 +209,7 @@ static bool has_prefill(const struct pool *p)
     return false;
 }
 
-/* What keeps a server from its part. */
+/* The text that says why a server does not do its part; "" if it does. */
 static const char *why_of(const struct pool *p, const struct server *s, const struct pool_load *l)
 {
     if (l->why[0] || !l->is_up) return l->why;
@@ -240,7 +240,7 @@ void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const s
             LOG_INFO("router", "%s is %s%s%s", s->url, l->is_up ? "up" : "down", *why ? ": " : "",
                      why);
             if (!l->is_up) prefix_table_forget(p->prefixes, place);
-            if (s->state == STATE_DOWN) s->n_failed = 0; /* those were lost as it went down */
+            if (s->state == STATE_DOWN) s->n_failed = 0; /* they failed because it went down */
             s->state = next;
         }
         if (l->is_up) {
@@ -271,7 +271,7 @@ static bool was_tried(const struct pool_tried *t, uint32_t place, const struct s
     return t && s->generation > 0 && t->generations[place] == s->generation;
 }
 
-/* Whether one that has been looked at may have it. */
+/* Whether a server that is UP may have the request. */
 static bool any_known(const struct pool *p, const struct pool_request *r, uint64_t now_us)
 {
     for (uint32_t i = 0; i < POOL_SERVERS_MAX; i++) {
@@ -294,14 +294,15 @@ bool pool_is_lost(struct pool *p, const struct pool_request *r, const struct poo
     return is_lost;
 }
 
-/* What a server does not hold of this prompt needs pages, and each that runs there its next one. */
+/* Whether a server lacks pages for the n_new tokens of a prompt that it does not hold, and one more
+ * page for this request and each that it has. */
 static bool is_short(const struct server *s, uint64_t n_new)
 {
     return s->load.n_page > 0 && s->n_left < n_new + (s->n_open + 1ull) * POOL_PAGE_TOKENS;
 }
 
-/* Those that may have it, as a choice sees them. One that has told nothing yet comes after all
- * others: a stream that begins there could not go on elsewhere. */
+/* Lists the servers that may have the request. One that no look has told of yet is listed only if
+ * there is no other: a stream that begins there could not go on elsewhere. */
 static size_t list_servers(struct pool *p, const struct pool_request *r, uint64_t now_us,
                            struct choice_server out[POOL_SERVERS_MAX])
 {
@@ -393,7 +394,7 @@ bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,
     return n > 0;
 }
 
-/* Of one whose breaker is open, or whose probe is under way; at least 1. */
+/* Seconds until a server whose breaker is open may get a request; at least 1. */
 static uint32_t rest_s(const struct server *s, uint64_t now_us)
 {
     return (uint32_t)(less(s->open_until_us, now_us + 1) / 1000000) + 1;
@@ -432,7 +433,8 @@ uint32_t pool_tell_none(struct pool *p, uint64_t now_us, char *text)
 static void note_failure(struct server *s, const struct pool_lease *l, uint64_t now_us)
 {
     s->n_lost++;
-    if (l->n_counted != s->n_counted) return; /* it was under way when another one failed */
+    if (l->n_counted != s->n_counted)
+        return; /* under way when another failed: counts as that one */
     s->n_counted++;
     s->n_failed++;
     if (s->n_failed < BREAKER_FAILURES) return;
@@ -456,7 +458,7 @@ static void settle(struct server *s, struct pool_lease *l)
     l->n_token = 0;
 }
 
-/* The shortest queue of those that prefill, and the slowest of their paces; n >= 1. */
+/* The shortest queue of the servers that prefill, and in *token_us the slowest pace; n >= 1. */
 static double least_queue_us(const struct choice_server *servers, size_t n, double *token_us)
 {
     double least = choice_queue_us(&servers[0]);
@@ -469,7 +471,7 @@ static double least_queue_us(const struct choice_server *servers, size_t n, doub
     return least;
 }
 
-/* A server that has told no pace yet counts as one that prefills. */
+/* A server whose pace is not known counts as being as fast as the slowest that prefills. */
 bool pool_wants_prefill(struct pool *p, const struct pool_request *r, uint64_t now_us)
 {
     struct choice_server servers[POOL_SERVERS_MAX];
@@ -515,7 +517,7 @@ void pool_give(struct pool *p, struct pool_lease *l, enum pool_end how, uint64_t
     if (l->is_probe) s->has_probe = false;
     settle(s, l);
     if (s->n_open == 0)
-        s->n_pending = s->load.n_owed = 0; /* as far as is known: the next look tells */
+        s->n_pending = s->load.n_owed = 0; /* as far as this router knows, until the next look */
     switch (how) {
     case POOL_SERVED:
         close_breaker(s);

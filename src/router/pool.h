@@ -4,13 +4,15 @@
  *                                                     any --pool_remove--> LEAVING --last request
  *                                                                          ends--> (none)
  *
- * A server is looked at several times a second (GET /load). Beside that each has a breaker: after
- * BREAKER_FAILURES requests in a row that failed there, it gets none for BREAKER_US, then one, and
- * that one decides, as its answer begins or it ends. From DOWN to UP closes it. Requests that were
- * under way when one failed count as that one: connections that are cut together are one failure.
+ * A look (GET /load, several times a second) tells the state and the load of a server. Each server
+ * also has a circuit breaker. After BREAKER_FAILURES requests in a row have failed there, it gets
+ * none for BREAKER_US, and then one, the probe. If the probe is answered the breaker closes; if it
+ * fails the server rests again. The breaker also closes when a server that was DOWN is UP again.
+ * Requests that were under way when one failed count as that one, so connections that are cut
+ * together are one failure.
  *
  * Servers have places, 0 to POOL_SERVERS_MAX - 1. A place is free again once a server that was
- * removed has no request. Any thread may call; one lock, held for as long as a choice takes.
+ * removed has no requests left. Any thread may call; one lock, held no longer than a choice takes.
  */
 #ifndef FATHOM_ROUTER_POOL_H
 #define FATHOM_ROUTER_POOL_H
@@ -45,33 +47,33 @@ void pool_destroy(struct pool *p);
 
 /* pool_add - a server by its address: http(s)://host[:port][/path], or host:port
  *
- * A server that is leaving stays.
- * Errors  EINVAL: no such address, or it is there already; ELIMIT: no place is free. */
+ * Edge    If a removed server with this address still has requests, it keeps its place beside the
+ *         new one.
+ * Errors  EINVAL: this is no address, or the server is there already; ELIMIT: no place is free. */
 fathom_err pool_add(struct pool *p, const char *url, fathom_diag *d);
 
 /* pool_add_prefill - the same, of a server that computes prompts for the others (docs/pd.md) */
 fathom_err pool_add_prefill(struct pool *p, const char *url, fathom_diag *d);
 
-/* pool_add_named - a server at an address that a name has (discover.h), and whose certificate must
- * be of this name
+/* pool_add_named - a server at one of the addresses of a name (discover.h)
  *
- *   name  "": of the address's host */
+ *   name  the name that its certificate must have; "": the host of the address */
 fathom_err pool_add_named(struct pool *p, const char *url, const char *name, bool prefills,
                           fathom_diag *d);
 
-/* pool_remove - no new requests; those that it has go on
+/* pool_remove - give a server no new requests; those that it has go on
  * Errors  ENOTFOUND. */
 fathom_err pool_remove(struct pool *p, const char *url, fathom_diag *d);
 
 /* pool_url - the address of a place's server, without a slash at its end
  *
  *   out, name   [POOL_URL_BYTES], name as in pool_add_named
- *   generation  of the server: another one in this place later has another
+ *   generation  of the server: a later server in this place has another
  * Returns false: no server is there. */
 bool pool_url(struct pool *p, uint32_t place, char *out, char *name, uint64_t *generation);
 
-/* Servers that a request shall not get again: of each place the generation of the one that failed
- * it, 0: none. Another server that has come into the place since is not meant. */
+/* Servers that a request has tried: for each place the generation of the server that failed it; 0:
+ * none. A later server in the same place has not been tried. */
 struct pool_tried {
     uint64_t generations[POOL_SERVERS_MAX];
     uint32_t n;
@@ -84,55 +86,58 @@ struct pool_request {
     uint64_t n_token;               /* of its prompt, about */
     uint64_t session;               /* 0: none */
     const struct pool_tried *tried; /* NULL: none */
-    bool prefills;                  /* its prompt is for another server to go on with */
-    bool has_pages;                 /* another one computes its prompt */
-    bool moves;                     /* only a server that goes on with streams will do, */
-    uint64_t numerics;              /* and one of these */
+    bool prefills;                  /* a server is wanted that only computes the prompt */
+    bool has_pages;                 /* another server computes the prompt */
+    bool moves;                     /* the server must be able to go on with a stream, */
+    uint64_t numerics;              /* and must have these numerics */
 };
 
 struct pool_lease {
     uint32_t place;
     uint64_t generation;
     char url[POOL_URL_BYTES], name[POOL_URL_BYTES];
-    bool moves; /* the server goes on with streams of others */
+    bool moves; /* the server can go on with streams of others */
     uint64_t numerics;
-    bool is_probe;                   /* of a breaker */
-    uint64_t n_counted;              /* failures that its server's breaker had counted before */
-    uint64_t n_token;                /* that the server owes for it until pool_settle */
-    uint64_t n_look;                 /* of looks before: a later one has counted them */
+    bool is_probe;      /* the one request of a server whose breaker is open */
+    uint64_t n_counted; /* failures that the server's breaker had counted before */
+    uint64_t n_token;   /* prompt tokens counted as waiting there until pool_settle */
+    uint64_t n_look;    /* looks before it; a later look tells of those tokens itself */
     char pages_host[POOL_URL_BYTES]; /* where other servers ask it for pages; "": nowhere */
     uint16_t pages_port;
 };
 
-/* pool_tried_add - the server of a lease; one that was in its place before is forgotten */
+/* pool_tried_add - the server of a lease has been tried; replaces an earlier server of that place
+ * */
 void pool_tried_add(struct pool_tried *t, const struct pool_lease *l);
 
-/* pool_take - a server for a request
- * Returns false: there is none that may have it. */
+/* pool_take - choose a server for a request
+ * Returns false: no server may have it. */
 bool pool_take(struct pool *p, const struct pool_request *r, uint64_t now_us,
                struct pool_lease *out);
 
-/* pool_is_lost - whether the server of a lease has answered no look for POOL_SILENT_US, and another
- * one could have the request: who has no other may as well wait */
+/* pool_is_lost - whether the server of a lease has answered no look for POOL_SILENT_US and another
+ * server could have the request. Without another server the request may as well wait. */
 enum { POOL_SILENT_US = 10000000 };
 bool pool_is_lost(struct pool *p, const struct pool_request *r, const struct pool_lease *l,
                   uint64_t now_us);
 
-/* pool_tell_none - why no server that answers takes requests
+/* pool_tell_none - why no server takes requests, for an error
  *
- *   text  [POOL_NONE_BYTES]
- * Returns seconds after which one may. */
+ *   text  [POOL_NONE_BYTES] written
+ * Returns after how many seconds one may take requests. */
 enum { POOL_NONE_BYTES = 240 };
 uint32_t pool_tell_none(struct pool *p, uint64_t now_us, char *text);
 
-/* pool_note_sent - the prompt of a request was sent to the server of a lease. Called once it is on
- * its way: the keys lie anywhere in memory, and nobody waits for them.
- * Cost  50 us for 250 keys that are in no cache of the processor. */
+/* pool_note_sent - remember that the server of a lease was sent the prompt of a request. Called
+ * once the request is on its way, because it is slow: each key lies elsewhere in memory.
+ * Cost  50 us for 250 keys that are not in the processor's caches. */
 void pool_note_sent(struct pool *p, const struct pool_request *r, const struct pool_lease *l);
 
-/* pool_wants_prefill - whether a server that prefills is up and gives pages, one of the others
- * takes them, and none of these has all but POOL_NEAR_TOKENS of the prompt, or would have computed
- * it before what waits at every one that prefills */
+/* pool_wants_prefill - whether another server should compute the prompt of a request
+ *
+ * It should if a server that prefills is up and gives pages, and one of the other servers takes
+ * pages. None of these others may have all but POOL_NEAR_TOKENS of the prompt, and none may be able
+ * to compute it before the shortest queue of the servers that prefill is done. */
 enum { POOL_NEAR_TOKENS = 256 };
 bool pool_wants_prefill(struct pool *p, const struct pool_request *r, uint64_t now_us);
 
@@ -144,33 +149,33 @@ enum pool_end {
     POOL_LEFT,    /* the client left: nothing is known */
 };
 
-/* pool_settle - its answer has begun, status 200: its prompt is computed, and what the last look
- * told is less by that now; once */
+/* pool_settle - the answer to a request has begun with status 200, so its prompt no longer waits at
+ * the server; a second call does nothing */
 void pool_settle(struct pool *p, struct pool_lease *l);
 
-/* pool_give - the request is over there */
+/* pool_give - the request has ended at its server */
 void pool_give(struct pool *p, struct pool_lease *l, enum pool_end how, uint64_t now_us);
 
 /* What a look at a server has told. */
 struct pool_load {
     bool is_up;
-    bool moves;        /* a fathom whose streams can go on elsewhere */
-    uint64_t numerics; /* bits are equal where this is; 0: not told */
-    uint32_t n_room;   /* 0: not told, as the next ones */
+    bool moves;        /* a fathom whose streams can go on at another server */
+    uint64_t numerics; /* servers with equal numerics compute equal bits; 0: not told */
+    uint32_t n_room;   /* requests that it runs at once; 0: not told, as in the next members */
     uint64_t n_page, n_page_free;
     uint64_t n_owed;
     double token_us, step_us;
     char pages_host[POOL_URL_BYTES]; /* as in pool_lease */
     uint16_t pages_port;
-    bool takes_none;          /* of the pages that others compute, as it says */
-    uint64_t silent_us;       /* since then no look has been answered; 0: the last one was */
-    char why[POOL_WHY_BYTES]; /* it is not up, or not known as it should be; printable ASCII */
+    bool takes_none;    /* it says that it takes no pages of other servers */
+    uint64_t silent_us; /* when the first look that got no answer began; 0: the last one got one */
+    char why[POOL_WHY_BYTES]; /* why it is not up, or why its load is not known; printable ASCII */
 };
 
-/* pool_note_load - of the server that had this place and generation when it was looked at */
+/* pool_note_load - what a look has told of the server with this place and generation */
 void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const struct pool_load *l);
 
-/* pool_n_up - servers that take requests; pool_n - that there are, leaving ones too */
+/* pool_n_up - servers that are UP; pool_n - all servers, LEAVING ones too */
 uint32_t pool_n_up(struct pool *p);
 uint32_t pool_n(struct pool *p);
 

@@ -14,8 +14,8 @@
 #include "base/mem.h"
 #include "base/rng.h"
 
-/* For an answer, or a stream's head, to what is no POST: its client may have left without being
- * seen. */
+/* How long a request that is no POST may wait for its answer, or for the head of a stream: that its
+ * client has left is not noticed before. */
 enum { AT_ONCE_MS = 30000 };
 
 static struct pool_request ask_for(const struct relay *r, bool moves);
@@ -84,7 +84,7 @@ static void wake(struct relay *r)
 
 /* ---- answers of the router ------------------------------------------------------------------ */
 
-/* The answer is an error of the router's own. */
+/* Ends the request with an error of the router's own. */
 static void refuse(struct relay *r, int status, const char *code, const char *text)
 {
     r->state = RELAY_OVER;
@@ -96,7 +96,7 @@ static void refuse(struct relay *r, int status, const char *code, const char *te
     wake(r);
 }
 
-/* An event of the stream. */
+/* Appends an error event to the stream. */
 static void tell_error(struct relay *r, const char *code, const char *text)
 {
     struct api_error e = {0};
@@ -106,7 +106,7 @@ static void tell_error(struct relay *r, const char *code, const char *text)
     (void)buf_add_str(&r->out, "\n\n");
 }
 
-/* The stream ends here, and says why as an event. */
+/* Ends the stream here, with an event that says why if events are followed. */
 static void break_stream(struct relay *r, const char *cause)
 {
     char text[400];
@@ -148,8 +148,9 @@ static bool is_field(const char *line, const char *name)
     return strncasecmp(line, name, strlen(name)) == 0;
 }
 
-/* Fields between two neighbours only, and those that the connection writes itself: of the length
- * it knows, unless HEAD was asked. A host leaves a router what it is told of its pass. */
+/* Fields of the server that are not passed on: those that are meant for one connection only, and
+ * those that this side writes itself. Content-Length is one of these unless the request is HEAD. A
+ * host passes on the answer about a stream's pass, which is for the router in front of it. */
 static bool is_own_field(const struct relay *r, const char *line)
 {
     static const char *const names[] = {"Connection:", "Keep-Alive:", "Transfer-Encoding:", "Date:",
@@ -184,7 +185,7 @@ static void take_head(void *arg, int status, const struct buf *fields)
     struct relay *r = arg;
     lock(r);
     bool streams = status == 200 && !is_head(r) && is_event_stream(fields);
-    /* Should it break, those that were full may be free again. */
+    /* If the stream breaks later, servers that refused before may have room again. */
     if (streams) r->tried = (struct pool_tried){0};
     if (status == 200) pool_settle(r->all->pool, &r->lease);
     if (streams) upstream_take_time(r->call);
@@ -214,7 +215,7 @@ static enum upstream_take take_body(void *arg, const char *bytes, size_t n)
     if (!r->attached) {
         how = UPSTREAM_STOP;
     } else if (r->gave_up || r->asks_anew) {
-        how = UPSTREAM_TAKEN; /* what a server says that does not go on */
+        how = UPSTREAM_TAKEN; /* and dropped: this server does not go on with the stream */
     } else if (r->state == RELAY_STREAMING && r->out.len >= RELAY_OUT_BYTES) {
         r->is_late = true;
         how = UPSTREAM_LATER;
@@ -240,8 +241,8 @@ static bool says(const struct relay *r, const char *code)
     return memmem(buf_str(&r->out), r->out.len, code, strlen(code));
 }
 
-/* Another server may have the response that is asked for, or gone on from: each has its own. It may
- * have the model too, while servers change theirs one after the other. */
+/* Whether another server may have what this one lacks: a stored response that is asked for or gone
+ * on from, since each server stores its own; or the model, while servers change theirs in turn. */
 static bool is_elsewhere(const struct relay *r)
 {
     if (r->status == 404 && says(r, "\"model_not_found\"")) return true;
@@ -249,7 +250,7 @@ static bool is_elsewhere(const struct relay *r)
     return r->status == 400 && r->view.has_previous && says(r, "\"previous_response_not_found\"");
 }
 
-/* Of several refusals the one stays that says to come back soonest. */
+/* Of several refusals, keeps the one whose Retry-After is the shortest. */
 static void keep_refusal(struct relay *r)
 {
     const char *after = find_field(&r->head, "Retry-After");
@@ -264,14 +265,14 @@ static void keep_refusal(struct relay *r)
     (void)buf_add(&r->refusal_head, buf_str(&r->head), r->head.len);
 }
 
-/* The server that computed the prompt was lost behind its answer, and this one is told to go on
- * with its pages or not at all: without them it can. */
+/* Whether the server that prefilled was lost after its answer, and this one refuses to go on
+ * because it did not get the pages. Asked without pages, a server can compute the prompt itself. */
 static bool has_lost_pages(const struct relay *r)
 {
     return r->status == 503 && r->pages_port && says(r, "\"pages_lost\"");
 }
 
-/* A server had the request and nothing of its answer has left. */
+/* The call of a server has ended, and nothing of its answer has been sent to the client. */
 static void end_whole(struct relay *r, bool ok, const char *cause)
 {
     if (ok && has_lost_pages(r)) {
@@ -290,7 +291,7 @@ static void end_whole(struct relay *r, bool ok, const char *cause)
     if (ask(r, cause)) atomic_fetch_add(&r->all->n_retry, 1);
 }
 
-/* Of a stream: over, or another server goes on. */
+/* The call of a stream has ended: the stream is over, or another server is asked to go on. */
 static void end_stream(struct relay *r, bool ok, const char *cause)
 {
     bool whole = ok && r->state == RELAY_STREAMING && !r->follow.fails;
@@ -341,7 +342,8 @@ static void take_end(void *arg, bool ok, const char *cause)
     release(r);
 }
 
-/* What is noted of the prompt costs more than the choice, and nobody waits for it now. */
+/* The request is on its way. Now note in the pool which prompt the server was sent: that costs more
+ * than choosing it, and the client does not wait for it here. */
 static void take_begun(void *arg)
 {
     struct relay *r = arg;
@@ -351,8 +353,8 @@ static void take_begun(void *arg)
     unlock(r);
 }
 
-/* A server that stands still keeps its connections. What has no other way than to wait for it
- * waits. */
+/* Whether to give up a server that sends nothing and answers no looks: a process that stands still
+ * keeps its connections. A request that no other server could have waits for it. */
 static bool is_lost(void *arg)
 {
     struct relay *r = arg;
@@ -385,8 +387,9 @@ static enum upstream_take take_prefill_body(void *arg, const char *bytes, size_t
     return UPSTREAM_TAKEN; /* its one token is drawn again by the server that answers */
 }
 
-/* The pages will not come, or not all. Whoever waits for them need not, unless its answer has
- * begun. What one server that prefills does not take, no other one will. */
+/* The prompt's pages will not come, or not all. The call to the server that waits for them is
+ * cancelled and sent anew, unless its answer has begun. If the reason is that the request is wrong,
+ * no other server that prefills is asked. */
 static void lose_pages(struct relay *r, bool ok)
 {
     bool is_wrong = ok && r->prefill.status >= 400 && r->prefill.status < 500;
@@ -440,8 +443,8 @@ static const struct upstream_ops prefill_ops = {.begun = take_prefill_begun,
 
 /* ---- asking -------------------------------------------------------------------------------- */
 
-/* The body for a server that computes the prompt: it draws one token, whatever was asked for. Of a
- * member that comes twice the last one counts. */
+/* The body for a server that prefills: the client's, with members behind it that ask for one token.
+ * Of a member that comes twice the last one counts. */
 static fathom_err write_prefill(struct relay *r)
 {
     struct buf *b = &r->prefill.body;
@@ -469,7 +472,8 @@ static void write_pages(struct relay *r, struct buf *b, bool is_last)
                      r->pages_host, r->pages_port, is_last ? "" : ",");
 }
 
-/* The body with what is known in front of its members: who has the pages, and the tokens. */
+/* The body with members in front that say who has the prompt's pages, and which tokens have been
+ * sent to the client. */
 static fathom_err write_resume(struct relay *r)
 {
     struct buf *b = &r->resume_body;
@@ -528,7 +532,7 @@ static fathom_err send_request(struct relay *r)
     return send_to(r, &r->lease, body, r->follows && r->pass.is_on, &ops, &r->call);
 }
 
-/* Nobody is left to ask. */
+/* No server is left to ask. */
 static void end_unserved(struct relay *r, const char *why_not)
 {
     char text[400], none[POOL_NONE_BYTES];
@@ -556,7 +560,7 @@ static void end_unserved(struct relay *r, const char *why_not)
     }
 }
 
-/* moves: it is a stream that has begun. */
+/* What the pool must know to choose a server; moves: for a stream that has begun. */
 static struct pool_request ask_for(const struct relay *r, bool moves)
 {
     return (struct pool_request){.keys = r->keys,
@@ -569,8 +573,8 @@ static struct pool_request ask_for(const struct relay *r, bool moves)
                                  .numerics = moves ? r->lease.numerics : 0};
 }
 
-/* Gives it to the best server that has not failed it; false: to none, and it is over. With the lock
- * held. */
+/* Sends the request to the best server that has not failed it. False: there is none, and the
+ * request is over. With the lock held. */
 static bool ask(struct relay *r, const char *why_not)
 {
     const struct pool_request q = ask_for(r, r->state == RELAY_RESUMING);
@@ -588,8 +592,9 @@ static bool ask(struct relay *r, const char *why_not)
     return false;
 }
 
-/* Gives the prompt to a server that prefills, where that is worth it. With the lock held. Asked
- * anew, what was sent where tells nothing: nobody has computed it. */
+/* Sends the prompt to a server that prefills, if that is worth it. With the lock held. When it is
+ * sent anew the keys are left out: that a server was sent the prompt does not mean that it has it.
+ * */
 static void begin_prefill(struct relay *r)
 {
     const struct pool_request q = {.keys = r->keys,
@@ -623,7 +628,7 @@ static void ask_both(struct relay *r)
     (void)ask(r, "");
 }
 
-/* The keys of the prompt, and whether the stream could go on elsewhere. */
+/* Finds the keys of the prompt, and whether the stream could go on at another server. */
 static void look_at_body(struct relay *r)
 {
     request_view_read(&r->view, buf_str(&r->body), r->body.len);

@@ -8,22 +8,23 @@
  *           (another server)       ^                          v
  *                                  +------ RESUMING <---------+
  *
- *   READING    the body comes in (the HTTP thread's alone)
- *   ASKING     a server has it, and nothing of an answer has left
- *   STREAMING  what comes leaves
- *   RESUMING   another server has it, and goes on where the stream broke
- *   OVER       what there is may leave; no server has it any more
+ *   READING    the body is being read; only the HTTP thread has the relay
+ *   ASKING     a server has the request, and nothing has been sent to the client yet
+ *   STREAMING  what the server sends goes to the client
+ *   RESUMING   another server has the request, to go on where the stream broke
+ *   OVER       no server has the request any more; the rest of `out` may still go to the client
  *
- * Until something has left, a request that a server refuses or loses goes to another one, to each
- * once. A stream with a pass goes on at another server at any place (stream_follow.h).
+ * Until something has been sent to the client, a request that a server refuses or loses goes to
+ * another server, to each server once. A stream with a pass can go on at another server from any
+ * token on (stream_follow.h).
  *
- * Where prefill is apart another server computes the prompt meanwhile, and the one that answers
- * takes its pages as they are done. If it refuses or is lost before anything has left, the request
- * is asked anew: with another one that prefills, or without.
+ * With disaggregated prefill one server computes the prompt, and the one that answers takes its
+ * pages as they are done. If the first refuses or is lost before anything has been sent to the
+ * client, the request is sent anew: with another server that prefills, or without one.
  *
- * The connection and the calls of servers hold a reference each. Everything from `state` on is
- * under `lock`; before ASKING the HTTP thread has all of it. Locks of the pool and of the
- * upstream's mail are taken within it and last.
+ * The connection and each call to a server hold a reference. Everything from `state` on is under
+ * `lock`; before ASKING the HTTP thread has it alone. The pool's lock is taken while this one is
+ * held, never the other way round.
  */
 #ifndef FATHOM_ROUTER_RELAY_H
 #define FATHOM_ROUTER_RELAY_H
@@ -44,8 +45,8 @@
 struct relays {
     struct pool *pool;
     struct pool_secret secret;
-    uint32_t max_moves;             /* of a stream to another server */
-    bool is_host;                   /* the one server is host 0, asked whatever failed before */
+    uint32_t max_moves;             /* how often a stream may go on at another server */
+    bool is_host;                   /* this is a host's port: the only server is host 0 */
     atomic_uint_fast64_t n_prefill; /* prompts that another server has computed */
     atomic_uint_fast64_t n_request, n_retry, n_move, n_unserved;
     atomic_uint n_live;
@@ -53,9 +54,9 @@ struct relays {
 
 enum relay_state { RELAY_READING, RELAY_ASKING, RELAY_STREAMING, RELAY_RESUMING, RELAY_OVER };
 
-/* The calls of the client's side, made with the relay's lock, and none after relay_detach. */
+/* How a relay calls its client's side: with the relay's lock held, and not after relay_detach. */
 struct relay_client {
-    void (*wake)(void *arg); /* there is something to go on with */
+    void (*wake)(void *arg); /* relay_take or relay_read has something new */
     void *arg;
 };
 
@@ -67,7 +68,7 @@ struct relay {
     char *target;      /* path and query */
     struct buf fields; /* header lines for the server, without a pass */
     uint64_t session;  /* 0: none */
-    bool may_move;     /* of a path whose streams can be resumed */
+    bool may_move;     /* streams of this path can be resumed */
     bool is_anthropic; /* errors have Anthropic's form */
     struct buf body;
     struct request_view view;
@@ -80,33 +81,33 @@ struct relay {
     enum relay_state state;
     struct relay_client client; /* valid while attached */
     bool attached;
-    struct upstream_call *call; /* NULL: no server has it */
-    struct pool_lease lease;    /* with call */
-    struct pool_tried tried;    /* servers that failed it */
-    uint32_t n_move;
-    struct buf resume_body; /* what is sent, when it is not `body` */
+    struct upstream_call *call; /* the request at the server that answers; NULL: no server has it */
+    struct pool_lease lease;    /* of that server; valid with call */
+    struct pool_tried tried;    /* servers that refused or lost the request */
+    uint32_t n_move;            /* how often the stream went on at another server */
+    struct buf resume_body;     /* the body that is sent, if it is not `body` */
     struct relay_prefill {
-        struct upstream_call *call; /* NULL: no server computes the prompt for another one */
+        struct upstream_call *call; /* the request at the server that prefills; NULL: none has it */
         struct pool_lease lease;
-        struct pool_tried tried; /* those that have not computed it */
+        struct pool_tried tried; /* servers that did not compute the prompt */
         struct buf body;
         int status;
-        bool is_refused; /* it has been told that the request is wrong */
+        bool is_refused; /* a server has answered that the request is wrong: ask no other */
     } prefill;
-    char pages_host[POOL_URL_BYTES]; /* who computes the prompt, or has; "": nobody */
-    uint16_t pages_port;
+    char pages_host[POOL_URL_BYTES]; /* where the prompt's pages are, or will be */
+    uint16_t pages_port;             /* 0: no server prefills */
     int status;
-    struct api_error error; /* the answer, where no server has one */
-    struct buf head;        /* header lines of the answer; to HEAD, its length too */
-    struct buf out;
-    bool is_late;   /* the server waits until some of `out` has left */
-    bool is_broken; /* the stream ends early */
+    struct api_error error; /* the router's own answer, if no server has one; status 0: none */
+    struct buf head;        /* header lines of the answer; for HEAD, with Content-Length */
+    struct buf out;         /* bytes for the client */
+    bool is_late;           /* the server is not read until a part of `out` has been sent */
+    bool is_broken;         /* the stream ends before its end */
     struct stream_follow follow;
-    bool follows;       /* events leave whole; else bytes pass: the server is another program */
-    bool moves;         /* of a stream: its server has taken the pass, and tells tokens */
-    bool gave_up;       /* nothing more is wanted of this server */
-    bool asks_anew;     /* once its call has ended: the pages that it waits for do not come */
-    struct buf refusal; /* the answer of a server that is full, should no other have one */
+    bool follows;   /* the server is a fathom: whole events are sent. Else bytes, as they come */
+    bool moves;     /* its server has taken the stream's pass, and tells the tokens */
+    bool gave_up;   /* whatever this server still sends is dropped */
+    bool asks_anew; /* when its call has ended, send it anew: its pages will not come */
+    struct buf refusal; /* the best refusal so far, sent if no other server answers */
     struct buf refusal_head;
     int refusal_status; /* 0: none */
     uint32_t refusal_s; /* Retry-After */
@@ -114,24 +115,24 @@ struct relay {
 
 enum { RELAY_OUT_BYTES = 1 << 20, RELAY_WHOLE_BYTES = 256 << 20 };
 
-/* relay_create - for a request whose head has come; the client holds it. ENOMEM.
+/* relay_create - for a request whose head has been read; the client holds a reference. ENOMEM.
  *
- *   upstream  that the connection's thread runs
+ *   upstream  the one that the connection's thread runs
  *   target    path and query, copied */
 fathom_err relay_create(struct relay **out, struct relays *all, struct upstream *upstream,
                         const char *method, const char *target, const struct relay_client *client);
 
-/* relay_ask - the body is whole: choose a server and send it there. From here on the client is
- * woken when there is something to take. */
+/* relay_ask - the body is whole: choose a server and send the request there. From now on the client
+ * is woken when there is something to take. */
 void relay_ask(struct relay *r);
 
 /* What the client's side does next. */
 enum relay_answer { RELAY_WAIT, RELAY_STREAM, RELAY_WHOLE, RELAY_ERROR };
 
-/* relay_take - what there is to answer with
+/* relay_take - the answer, as far as it is known
  *
  *   status, head  set for STREAM and WHOLE; head is borrowed until relay_detach
- *   body          of WHOLE, moved to the caller
+ *   body          set for WHOLE: moved to the caller
  *   error         set for ERROR: no server has answered */
 enum relay_answer relay_take(struct relay *r, int *status, const struct buf **head,
                              struct buf *body, struct api_error *error);
@@ -140,7 +141,7 @@ enum relay_answer relay_take(struct relay *r, int *status, const struct buf **he
 enum { RELAY_END = -1, RELAY_BROKEN = -2 };
 ssize_t relay_read(struct relay *r, char *bytes, size_t max);
 
-/* relay_detach - the client is gone or has its answer: a call under way is given up. Drops the
+/* relay_detach - the client has left or has its answer: calls under way are cancelled. Drops the
  * client's reference. */
 void relay_detach(struct relay *r);
 
