@@ -4,9 +4,8 @@
  *                    prompts that wait there, then what it does not hold of this prompt, at the
  *                    speed that it has told
  *   power_of_two of two random servers, the one with fewer requests round_robin the next server
- *   consistent_hash chosen by the session, or else by the beginning of the prompt. It stays the
- *   same
- *                    until servers come or go, and then few sessions change
+ *   consistent_hash  chosen by the session, or else by the beginning of the prompt. That choice
+ *                    stays the same until servers come or go, and then few sessions change
  *
  * With the first two policies a server that is short of pages comes after all others (with
  * power_of_two: after the other of the two). The request would have to wait there until another one

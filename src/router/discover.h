@@ -1,10 +1,10 @@
 /* discover.h - names that stand for servers which come and go
  *
- * "dns+http://name:port" has a server at each address of the name. A thread resolves it again and
- * again, since the system's resolver blocks: a new address is added to the pool, one that the name
- * no longer has is removed. Of addresses of two families those of the first are taken, since a
- * server may have both. A name that has none, or cannot be resolved, changes nothing: servers that
- * are lost are seen by looks (look.h).
+ * "dns+http://name:port" stands for one server at each address of the name. A thread resolves the
+ * name every few seconds (the system's resolver blocks). It adds new addresses to the pool, and
+ * removes those that the name no longer has. If the name has addresses of two families, those of
+ * the first family are used, because a server may have one of each. A name that has no address, or
+ * cannot be resolved, changes nothing: looks notice servers that are lost (look.h).
  */
 #ifndef FATHOM_ROUTER_DISCOVER_H
 #define FATHOM_ROUTER_DISCOVER_H
@@ -26,13 +26,13 @@ void discover_destroy(struct discover *d);
 /* discover_is_name - whether an address is such a name */
 bool discover_is_name(const char *url);
 
-/* discover_add - a name; before discover_start
+/* discover_add - add a name; before discover_start
  *
  *   prefills  its servers compute prompts for the others
  * Errors  EINVAL: not dns+http://name:port or dns+https://name:port; ENOMEM. */
 fathom_err discover_add(struct discover *v, const char *url, bool prefills, fathom_diag *d);
 
-/* discover_start - without a name nothing
+/* discover_start - start the thread; without a name it does nothing
  * Errors  EIO: no thread. */
 fathom_err discover_start(struct discover *v, fathom_diag *d);
 

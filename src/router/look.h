@@ -1,7 +1,7 @@
 /* look.h - looks at the servers: GET /load of each, several times a second
  *
- * A server that answers anything below 500 is up. One that tells fathom's figures is known by them;
- * one that does not is known by the requests that it has.
+ * A server that answers with any status below 500 is up. A fathom tells its load. Of another
+ * program the router knows only the requests that it has sent there.
  */
 #ifndef FATHOM_ROUTER_LOOK_H
 #define FATHOM_ROUTER_LOOK_H

@@ -433,8 +433,7 @@ uint32_t pool_tell_none(struct pool *p, uint64_t now_us, char *text)
 static void note_failure(struct server *s, const struct pool_lease *l, uint64_t now_us)
 {
     s->n_lost++;
-    if (l->n_counted != s->n_counted)
-        return; /* under way when another failed: counts as that one */
+    if (l->n_counted != s->n_counted) return; /* under way when another one failed */
     s->n_counted++;
     s->n_failed++;
     if (s->n_failed < BREAKER_FAILURES) return;

@@ -1,14 +1,14 @@
 /* router.h - many servers behind one address
  *
- * All is done by the HTTP threads: each reads requests, chooses their servers, speaks to these,
- * writes what comes back and moves streams (relay.h). So a token passes through one thread, which
- * is woken once. The first one looks at the servers too; names that stand for servers have a thread
- * of their own.
+ * The HTTP threads do everything: each reads requests, chooses servers for them, talks to these
+ * servers, writes what comes back and moves streams (relay.h). So a token passes through one
+ * thread, which is woken once. The first thread also looks at the servers. Another thread resolves
+ * names that stand for servers (discover.h).
  *
- * The folder from the ground up: request_view.h looks at a body, prefix_table.h remembers what was
- * sent where, choice.h chooses, pool.h knows the servers, discover.h finds them, upstream.h speaks
- * to them, stream_follow.h notes what has left, relay.h is a request on its way, look.h looks at
- * servers, front.h is the port.
+ * The folder, from the ground up: request_view.h looks at a body, prefix_table.h remembers what was
+ * sent where, choice.h chooses a server, pool.h knows the servers, discover.h finds them by name,
+ * upstream.h talks to them, stream_follow.h follows a stream, relay.h is a request on its way,
+ * look.h asks servers for their load, front.h is the router's port.
  */
 #ifndef FATHOM_ROUTER_ROUTER_H
 #define FATHOM_ROUTER_ROUTER_H
@@ -28,27 +28,27 @@ struct router_options {
     uint16_t port;                    /* 0: one that is free (router_port tells) */
     const char *const *allowed_hosts; /* names of it: http/host_names.h */
     size_t n_allowed_host;
-    const char *root_path; /* of a host, as the next three: as in port_rules */
+    const char *root_path; /* this and the next three: only with is_host, as in port_rules */
     const char *const *origins;
     size_t n_origin;
     bool allow_credentials;
     const char *const *servers; /* addresses, or names of discover.h; more may come while it runs */
     size_t n_server;
-    const char *const *prefills; /* servers that compute prompts for those */
+    const char *const *prefills; /* servers that compute prompts for the others */
     size_t n_prefill;
     enum choice_policy policy;
     struct pool_secret secret;
-    const char *server_key; /* API key with which servers are looked at; NULL: none */
-    const char *admin_key;  /* to add and remove servers from afar; NULL: from this machine alone */
+    const char *server_key; /* API key for looks at the servers; NULL: none */
+    const char *admin_key;  /* key to add and remove servers; NULL: none, from this machine only */
     struct tls_setup tls;
     bool insecure;                              /* certificates of servers are not checked */
     const char *ca_path, *cert_path, *key_path; /* as in dial_setup */
     uint32_t look_ms;                           /* between looks at a server */
-    uint32_t max_moves;                         /* of a stream */
+    uint32_t max_moves;                         /* how often a stream may change its server */
     uint32_t max_connections;
     uint32_t n_http_thread;
     uint32_t drain_timeout_ms; /* how long requests may go on after a stop */
-    bool is_host; /* a host of a model, whose requests all go to host 0: see router_follow */
+    bool is_host; /* the port of a host that forwards all requests to host 0: router_follow */
 };
 
 struct router;

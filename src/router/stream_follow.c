@@ -1,4 +1,4 @@
-/* stream_follow.c - events, one after the other */
+/* stream_follow.c - takes a stream apart into events */
 #define _GNU_SOURCE /* memmem */
 #include "router/stream_follow.h"
 
@@ -19,7 +19,7 @@ static bool begins(const char *event, size_t n, const char *mark)
     return n >= n_mark && memcmp(event, mark, n_mark) == 0;
 }
 
-/* One id or several; the line's end stops the last of them. */
+/* Notes the ids in ": token ID ID ...\n\n". */
 static fathom_err note_tokens(struct stream_follow *f, const char *event)
 {
     const char *at, *end = event + sizeof token_mark - 1;
@@ -34,7 +34,7 @@ static fathom_err note_tokens(struct stream_follow *f, const char *event)
     return FATHOM_OK;
 }
 
-/* An event with the empty line behind it. */
+/* Takes one event, with the empty line behind it. */
 static fathom_err take_event(struct stream_follow *f, const char *event, size_t n, struct buf *out)
 {
     if (begins(event, n, token_mark)) return note_tokens(f, event);
@@ -55,7 +55,7 @@ fathom_err follow_feed(struct stream_follow *f, const char *bytes, size_t n, str
     const char *begin = buf_str(&f->part), *end = begin + f->part.len;
     const char *at = begin, *from = begin + seen;
     for (;;) {
-        for (; at < end && *at == '\n'; at++) { /* the server has nothing to say */
+        for (; at < end && *at == '\n'; at++) { /* empty lines keep a silent stream alive */
             if (!f->fails) TRY(buf_add_char(out, '\n'));
         }
         if (from < at) from = at;

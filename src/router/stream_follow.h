@@ -1,11 +1,12 @@
-/* stream_follow.h - a stream as it passes: its tokens are noted, and what a second server sends
- * again is left out
+/* stream_follow.h - follows a stream on its way to the client, so that another server can go on
+ * with it
  *
- * The stream is one with a pass (stream_pass.h). Its events leave whole, and the comments that tell
- * tokens do not leave. When its server is lost, `tokens` is what another one needs to go on behind
- * the last of them; it will send the events since then once more, and as many as have left are left
- * out. Both servers make the same events, so counting is enough; empty lines and pings, which a
- * clock makes, do not count.
+ * The stream has a pass (stream_pass.h), so its server tells each token in a comment. These
+ * comments are noted in `tokens` and not sent to the client; events are sent to it whole. When the
+ * server is lost, another one gets `tokens` and goes on behind the last of them. It sends the
+ * events since that token once more, and as many as the client has got already are left out. Both
+ * servers make the same events, so counting them is enough. Empty lines and pings do not count,
+ * because they depend on a clock.
  *
  *   FOLLOWING --follow_break--> FOLLOWING: another server's bytes come next
  *   FOLLOWING --an event that ends streams--> ENDED
@@ -20,25 +21,25 @@
 #include "base/buf.h"
 #include "fathom/err.h"
 
-/* A zeroed struct is at the begin of a stream. */
+/* Zeroed: at the beginning of a stream. */
 struct stream_follow {
-    struct buf part; /* of an event that is not whole */
+    struct buf part; /* the beginning of an event that is not whole yet */
     int32_t *tokens; /* [n_token] told so far */
     size_t n_token;
     size_t cap_token;
-    uint32_t n_left; /* events that have left since the last token was told */
-    uint32_t n_seen; /* of them this server has sent so many */
-    bool fails;      /* the server has told that it cannot go on; the error behind has not left */
+    uint32_t n_left; /* events sent to the client since the last token was told */
+    uint32_t n_seen; /* events that this server has sent since then */
+    bool fails;      /* the server says that it cannot go on: nothing more is sent to the client */
 };
 
-/* follow_feed - bytes of the server; what is to leave is appended to `out`
+/* follow_feed - take bytes of the server, and append to `out` what the client is to get
  * Errors  ENOMEM; ELIMIT: an event is larger than an answer may be. */
 fathom_err follow_feed(struct stream_follow *f, const char *bytes, size_t n, struct buf *out);
 
-/* follow_flush - the stream has ended: what is left of it leaves */
+/* follow_flush - the stream has ended: append the rest to `out` */
 fathom_err follow_flush(struct stream_follow *f, struct buf *out);
 
-/* follow_break - the server is lost */
+/* follow_break - the server is lost: the next bytes come from another one */
 void follow_break(struct stream_follow *f);
 
 /* follow_free - accepts a zeroed struct, and leaves one */

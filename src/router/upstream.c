@@ -1,17 +1,18 @@
-/* upstream.c - connections and the calls on them
+/* upstream.c - connections to servers, here called links, and the calls on them
  *
- * libcurl makes a connection (dial.h). What goes over it is written and read here: that costs less
- * (docs/router.md).
+ * libcurl makes the connections (dial.h). Requests are written and answers are read here, because
+ * that costs less (docs/router.md).
  *
  * States of a link
  *
  *   MAKING --libcurl has connected--> BUSY --its answer is whole--> IDLE --the next call--> BUSY
  *      +--- it cannot --> gone          +--- anything else --> gone  +--- closed, too old --> gone
  *
- * Invariants: a call is in the mail at most once; a call that has begun has a link
- * to its end, and a link that is not IDLE a call; a call's memory goes with its end and its last
- * mail. A link that served a call before may be closed just as the next one comes: then that one
- * gets a new link, once, if nothing of its answer had come. */
+ * Invariants: a call is in the mail at most once. A call that has begun has a link until it ends,
+ * and a link that is not IDLE has a call. A call that ends is taken out of the mail and freed.
+ *
+ * The server may close an IDLE link just as the next call is sent over it. That call then gets a
+ * new link, once, if nothing of its answer had come. */
 #include "router/upstream.h"
 
 #include <curl/curl.h>
@@ -40,12 +41,12 @@ static const uint64_t never_us = UINT64_MAX;
 /* A connection to a server. */
 struct link {
     struct upstream *u;
-    struct link *next, *prev;   /* of those that are made; of the idle, the one used last first */
+    struct link *next, *prev;   /* in the list `making`, or `idle` with the one used last first */
     struct upstream_call *call; /* NULL: idle */
-    struct dial dial;           /* while it is made, and with TLS to its end */
-    int fd;                     /* -1: it is being made */
+    struct dial dial;           /* in use while it is MAKING, and with TLS until it is freed */
+    int fd;                     /* -1: MAKING */
     bool is_tls;
-    uint32_t events; /* that epoll looks for; 0: it is not there */
+    uint32_t events; /* that epoll waits for; 0: the socket is not in the epoll */
     uint64_t idle_us;
     char *origin; /* "http://host:port" */
     char *name;   /* as in upstream_request */
@@ -61,7 +62,7 @@ struct upstream_call {
     size_t n_body;
     size_t n_sent; /* of both */
     bool may_retry;
-    bool is_late; /* UPSTREAM_LATER: `held` is offered again, then `rest` is read */
+    bool is_late; /* after UPSTREAM_LATER: `held` will be offered again, then `rest` read */
     struct buf held, rest;
     struct reply_reader reply;
     uint64_t end_us;
@@ -140,7 +141,7 @@ static void end_making(struct link *l)
     l->next = l->prev = NULL;
 }
 
-/* Of one that is not idle. */
+/* Closes and frees a link that is not idle. */
 static void free_link(struct link *l)
 {
     ASSERT(!l->call);
@@ -302,7 +303,8 @@ static void leave_link(struct upstream_call *c, bool keeps)
     }
 }
 
-/* The owner makes no call after `end`; what it has mailed before is taken back. */
+/* Ends and frees a call. The owner makes no call after `end`; earlier ones are taken out of the
+ * mail. */
 static void end_call(struct upstream_call *c, bool ok, const char *cause)
 {
     struct upstream *u = c->u;
@@ -338,7 +340,8 @@ static enum outcome offer(struct upstream_call *c, const char *bytes, size_t n)
     return ENDED;
 }
 
-/* What the owner will take later, and the bytes behind it. */
+/* Keeps data that the owner will take later, and the bytes behind it that have been read already.
+ * */
 static enum outcome hold(struct upstream_call *c, const char *data, size_t n_data, const char *rest,
                          size_t n_rest)
 {
@@ -365,7 +368,7 @@ static enum outcome feed(struct upstream_call *c, const char *bytes, size_t n)
         }
         if (head) c->ops->head(c->arg, a->status, &a->fields);
         if (n_data == 0) {
-            if (a->state == REPLY_END && at < n) a->keeps = false; /* nobody has asked for more */
+            if (a->state == REPLY_END && at < n) a->keeps = false; /* nobody asked for more */
             continue;
         }
         enum outcome o = offer(c, data, n_data);
@@ -379,8 +382,9 @@ static enum outcome feed(struct upstream_call *c, const char *bytes, size_t n)
 
 static bool connect_call(struct upstream_call *c);
 
-/* A server that is shown no certificate but wants one ends the connection, of TLS 1.3 behind the
- * handshake; whether its alert is seen depends on who is first. */
+/* Ends a call whose connection broke. A server that wants a client certificate and gets none closes
+ * the connection, in TLS 1.3 after the handshake. Its alert may or may not arrive before that, so
+ * the cause names the option. */
 static void end_lost(struct upstream_call *c)
 {
     const struct link *l = c->link;
@@ -432,7 +436,7 @@ static void listen_for(struct upstream_call *c)
     watch(c->link, EPOLLIN | (is_sent ? 0u : EPOLLOUT));
 }
 
-/* Sends what can be sent; a server that takes no more of it may have answered. */
+/* Sends what can be sent now. If the server takes no more, it may have answered already. */
 static enum outcome go_on(struct upstream_call *c)
 {
     const size_t n_all = c->head.len + c->n_body;
@@ -453,7 +457,7 @@ static void link_call(struct upstream *u, struct upstream_call *c)
     u->first = c;
 }
 
-/* On a new link, which is made first. */
+/* Begins to make a new link for a call; false: out of memory. */
 static bool connect_call(struct upstream_call *c)
 {
     c->may_retry = false;
@@ -479,7 +483,7 @@ static void begin_call(struct upstream_call *c)
     if (c->ops->begun) c->ops->begun(c->arg);
 }
 
-/* The owner takes more: first what it would not take before. */
+/* After upstream_go_on: offers what the owner refused before, then goes on. */
 static void take_more(struct upstream_call *c)
 {
     struct buf rest = c->rest;
@@ -514,9 +518,9 @@ static void take_mail(struct upstream *u)
 
 /* ---- what it waits for ----------------------------------------------------------------------- */
 
-/* A link that has no TLS needs nothing more of libcurl. A machine that has gone without a word, as
- * one without power does, acknowledges nothing: of itself the system takes that for an error after
- * a quarter of an hour. */
+/* The connection is made. Without TLS libcurl is not needed any more. The time-out is for a machine
+ * that vanishes silently, for lack of power say, and acknowledges nothing: by itself the system
+ * would take a quarter of an hour to notice. */
 static fathom_err take_over(struct link *l, int fd)
 {
     const int silent_ms = SILENT_MS;
@@ -524,13 +528,13 @@ static fathom_err take_over(struct link *l, int fd)
     if (fd < 0) return FATHOM_EIO;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silent_ms, sizeof silent_ms);
     end_making(l);
-    l->dial.cause[0] = '\0'; /* of an address that did not answer */
+    l->dial.cause[0] = '\0'; /* an earlier address may have failed */
     l->fd = fd;
     if (!l->is_tls) dial_end(&l->dial);
     return FATHOM_OK;
 }
 
-/* The call goes on, or learns that there is no connection. */
+/* A link that is MAKING: its call begins, or ends because there is no connection. */
 static void go_on_making(struct link *l)
 {
     char cause[sizeof l->dial.cause];
@@ -562,8 +566,8 @@ int upstream_wait_ms(const struct upstream *u)
     return due_us <= now_us ? 0 : (int)((due_us - now_us + 999) / 1000);
 }
 
-/* A server has closed a link that nobody uses, or says what nobody asked for. With TLS it may have
- * sent what concerns the session. */
+/* An idle link can be read: the server has closed it, or sends what was not asked for. With TLS it
+ * may only have sent a message of the session. */
 static void take_idle_event(struct link *l)
 {
     char byte;
@@ -582,14 +586,16 @@ static void take_link_event(struct link *l, uint32_t events)
     }
 }
 
-/* What waits for its owner is not read. */
+/* Whether a call is to end because its server is lost. One that waits for its owner is not read, so
+ * its silence means nothing. */
 static bool is_lost(const struct upstream_call *c, uint64_t now_us)
 {
     bool is_silent = !c->is_late && now_us - c->heard_us >= SILENT_MS * 1000ull;
     return is_silent && c->ops->lost && c->ops->lost(c->arg);
 }
 
-/* Calls whose time is over, and links that servers will have closed soon. */
+/* Ends calls whose time is over or whose server is lost, and closes links that were idle too long.
+ * */
 static void sweep(struct upstream *u, uint64_t now_us)
 {
     struct upstream_call *next;
@@ -627,7 +633,8 @@ void upstream_run(struct upstream *u, bool has_events)
     int n = has_events ? epoll_wait(u->epoll_fd, events, EVENTS, 0) : 0;
     for (int i = 0; i < n; i++) {
         struct link *l = events[i].data.ptr;
-        const bool is_making = l && l->fd < 0; /* of several sockets; it may be gone with one */
+        /* a link that is MAKING may have several sockets, and be freed by the event of one */
+        const bool is_making = l && l->fd < 0;
         if (l) take_link_event(l, events[i].events);
         for (int k = i + 1; is_making && k < n; k++) {
             if (events[k].data.ptr == l) events[k].data.ptr = NULL;
