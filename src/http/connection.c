@@ -1,9 +1,9 @@
 /* connection.c - the states of a connection, its reading and its writing
  *
- * Invariants (connection_check): there is an exchange in BODY, WAIT and ANSWER and in no other
- * state; `out` and `body` hold bytes in ANSWER only; `blocked` in ANSWER only; `in` holds the begin
- * of a head, or what came behind a request that is not answered yet, never more than a head and a
- * block. */
+ * Invariants (connection_check): there is an exchange in BODY, WAIT and ANSWER, and in no other
+ * state. Only in ANSWER do `out` and `body` hold bytes, and can `blocked` be true. `in` holds the
+ * beginning of a head, or bytes behind a request that is not answered yet; never more than a head
+ * and a block. */
 #include "http/connection.h"
 
 #include <errno.h>
@@ -28,7 +28,7 @@
 enum {
     SMALL_BODY_BYTES = 16384,
     CHUNK_HEAD_BYTES = 16,
-    TURN_REQUESTS = 16, /* that came together are answered before others have their turn */
+    TURN_REQUESTS = 16, /* requests that came together are answered in one turn, at most */
 };
 
 struct connection {
@@ -36,21 +36,21 @@ struct connection {
     struct connection *prev, *next;
     struct connection *next_mail; /* under mail_lock, as the next two */
     bool in_mail;
-    bool is_freed; /* once it is taken out of the mail */
+    bool is_freed; /* to be freed when it is taken out of the mail */
 
     int fd;
     struct gate_pass *pass;
     struct tls_session *tls; /* NULL: none */
     enum { HANDSHAKE, HEAD, BODY, WAIT, ANSWER, CLOSING, OVER } state;
     enum gate_phase phase;
-    uint32_t events;  /* that epoll looks for */
+    uint32_t events;  /* that epoll waits for */
     bool wants_write; /* HANDSHAKE */
     bool blocked;     /* ANSWER: the client does not read */
     bool peer_left;   /* ops.left has been called */
 
     struct buf in;
-    size_t scanned; /* of the head that is read */
-    bool has_rest;  /* HEAD: there are requests in `in`, whose turn comes with the mail */
+    size_t scanned; /* bytes of the current head that head_scan has seen */
+    bool has_rest;  /* HEAD: `in` has more requests; they get a turn when the mail is taken */
 
     void *x;
     bool is_whole; /* the request has been read to its end */
@@ -61,11 +61,11 @@ struct connection {
     struct chunk_reader chunk;
     uint64_t left; /* of a body that is not in chunks */
 
-    struct buf out;  /* the head of the answer, a small body, or a chunk */
-    struct buf body; /* a large one */
+    struct buf out;  /* the head of the answer with a small body, or a chunk of a stream */
+    struct buf body; /* a large body */
     size_t n_out_sent, n_body_sent;
     bool is_stream;
-    bool has_begun; /* of a stream: what goes with its head has been added to that */
+    bool has_begun; /* the first bytes of a stream have been added to its head */
     bool stream_ended;
     char remote[REMOTE_BYTES];
 };
@@ -81,13 +81,13 @@ static void connection_check(const struct connection *c)
     ASSERT(c->n_out_sent <= c->out.len && c->n_body_sent <= c->body.len);
 }
 
-/* Bytes are taken as a head or a body. */
+/* Whether bytes of the client are taken as a head or a body now. */
 static bool is_taking(const struct connection *c)
 {
     return c->state == HEAD || c->state == BODY;
 }
 
-/* More bytes are wanted. */
+/* Whether the socket is read. */
 static bool is_reading(const struct connection *c)
 {
     return is_taking(c) && !c->has_rest;
@@ -160,7 +160,7 @@ static enum outcome take_chunk(struct connection *c, const char **bytes, size_t 
     return DONE;
 }
 
-/* What cannot be sent at once is kept in `out`. */
+/* Sends the next chunk of a stream; keeps in `out` what cannot be sent at once. */
 static enum outcome send_chunk(struct connection *c, bool *progress)
 {
     const char *bytes;
@@ -174,7 +174,8 @@ static enum outcome send_chunk(struct connection *c, bool *progress)
     return buf_add(&c->out, bytes + sent, n - (size_t)sent) ? BROKEN : DONE;
 }
 
-/* What there is of a stream goes with its head: one packet, and its reader is woken once. */
+/* Adds what there is of a stream to its head: so they make one packet, and the client is woken
+ * once. */
 static enum outcome begin_stream(struct connection *c)
 {
     const char *bytes;
@@ -198,7 +199,7 @@ static enum outcome send_answer(struct connection *c, bool *progress)
     }
 }
 
-/* The last answer is out. */
+/* After the last answer: to OVER, or to CLOSING if the request has not been read to its end. */
 static void start_closing(struct connection *c)
 {
     bool is_read = c->is_whole && c->in.len == 0;
@@ -337,7 +338,7 @@ void connection_stream(struct connection *c, int status, const struct buf *field
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-/* The request is whole, or as much of it as is read. */
+/* The request has been read as far as it will be: lets the exchange answer it. */
 static void have_answered(struct connection *c, const char *fault)
 {
     c->state = WAIT;
@@ -347,7 +348,7 @@ static void have_answered(struct connection *c, const char *fault)
     if (c->state == ANSWER) go_on_answering(c);
 }
 
-/* The client waits to be told that its body is wanted. */
+/* Tells a client that waits for it (Expect: 100-continue) to send its body. */
 static void say_continue(struct connection *c)
 {
     static const char text[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -381,8 +382,8 @@ static void begin_request(struct connection *c, const struct head *h,
     if (h->wants_continue) say_continue(c);
 }
 
-/* Returns how many bytes were the head; 0: it is not whole. Behind a head that is refused nothing
- * can be told apart. */
+/* Returns how many bytes were the head; 0: it is not whole. A head that is refused takes all bytes:
+ * it is not known where the next request begins. */
 static size_t take_head(struct connection *c, char *bytes, size_t n)
 {
     struct head_fault fault;
@@ -437,8 +438,8 @@ static size_t take_body(struct connection *c, const char *bytes, size_t n)
     return used;
 }
 
-/* Takes requests from the bytes, up to one that waits, or to the end of its turn; returns how many
- * bytes were taken. */
+/* Takes requests from the bytes until one has to wait for its answer, or the turn is over. Returns
+ * how many bytes were taken. */
 static size_t take_bytes(struct connection *c, char *bytes, size_t n)
 {
     size_t at = 0;
@@ -457,7 +458,7 @@ static size_t take_bytes(struct connection *c, char *bytes, size_t n)
     return at;
 }
 
-/* Goes on with what came behind a request. */
+/* Takes the bytes in `in`, which came behind an earlier request. */
 static void take_rest(struct connection *c)
 {
     c->has_rest = false;
@@ -506,7 +507,8 @@ static void read_some(struct connection *c)
     } while (c->tls && (is_reading(c) || c->state == CLOSING) && tls_has_more(c->tls));
 }
 
-/* After an answer: requests behind it, here or decrypted in the session. */
+/* After an answer: takes requests behind it that have been read, or that TLS has decrypted already.
+ * */
 static void go_on_reading(struct connection *c)
 {
     take_rest(c);
@@ -547,13 +549,14 @@ static void unlink_and_free(struct connection *c)
     if (!in_mail) mem_free(c);
 }
 
-/* The bytes of a body are counted beforehand, and the socket tells what has come of them. */
+/* Whether it is known how many bytes of the body are missing, and how many wait in the socket. */
 static bool is_counted(const struct connection *c)
 {
     return c->state == BODY && !c->chunked && !c->tls;
 }
 
-/* The peer has ended, and what it has sent is less than the body: nobody need read it. */
+/* The client has closed its side: whether it has sent less than the whole body, which then need not
+ * be read. */
 static bool is_cut_short(const struct connection *c)
 {
     int n = 0;
@@ -569,7 +572,7 @@ static uint32_t events_of(const struct connection *c)
     return (c->peer_left ? 0u : EPOLLRDHUP) | (c->blocked ? EPOLLOUT : 0u);
 }
 
-/* At the end of each event: frees it, or has epoll look for what it waits for. */
+/* At the end of each event: frees the connection, or tells epoll what it waits for now. */
 static void settle(struct connection *c)
 {
     if (c->state != OVER) {
@@ -677,7 +680,7 @@ bool connections_has_mail(const struct connections *all)
     return count_mail((struct connections *)(uintptr_t)all) > 0;
 }
 
-/* What comes meanwhile has its turn after a look at the sockets. */
+/* Takes the mail that is there now. What comes meanwhile waits until the sockets had their turn. */
 void connections_take_mail(struct connections *all)
 {
     uint64_t count;

@@ -5,24 +5,24 @@
  *                        |             +--a wrong chunk--> WAIT            +--> CLOSING, OVER
  *                        +--refused, or no body--> WAIT
  *
- *   HANDSHAKE  hands are shaken; without TLS a connection begins in HEAD
+ *   HANDSHAKE  the TLS handshake; without TLS a connection begins in HEAD
  *   HEAD       a head is read, or waited for
- *   BODY       a body is read; what it says goes to the exchange
- *   WAIT       the exchange makes its answer, perhaps elsewhere; nothing is read
+ *   BODY       a body is read and handed to the exchange
+ *   WAIT       the exchange makes its answer, perhaps on another thread; nothing is read
  *   ANSWER     the answer is sent, as fast as the client reads
- *   CLOSING    the last answer is out, and the request behind it is not read to its end: what still
- *              comes is dropped for a moment, since closing at once could take the answer from the
- *              client
- *   OVER       it is freed once its event has been taken
+ *   CLOSING    the last answer is sent, but its request has not been read to the end. For a moment
+ *              what still comes is read and dropped: if the socket were closed at once, the client
+ *              could lose the answer
+ *   OVER       it is freed once its event has been handled
  *
- * A connection belongs to one thread, whose epoll tells of it (loop.h). Other threads may call
- * connection_wake and connection_shut, nothing else. It knows no route and no job: what a request
- * means is its exchange's, by the calls of connection_ops.
+ * A connection belongs to one thread, whose epoll watches it (loop.h). Other threads may call only
+ * connection_wake and connection_shut. A connection knows neither routes nor jobs: an exchange,
+ * made by the functions of connection_ops, gives a request its meaning.
  *
- * Requests that come before the answer to the one ahead wait, at most a block of them here and the
- * rest in the socket; a connection that sends many at once takes turns with the others. A peer that
- * ends its side within a head or a body has left, and so has one that does while its exchange
- * waits, which connection_ops.left is told.
+ * Requests that come before the one ahead of them is answered have to wait: at most a block of them
+ * here, the rest in the socket. A connection that sends many requests at once takes turns with the
+ * others. A client that closes its side within a head or a body has left, and the connection ends.
+ * If it does so while its exchange works, connection_ops.left is called.
  */
 #ifndef FATHOM_HTTP_CONNECTION_H
 #define FATHOM_HTTP_CONNECTION_H
@@ -42,27 +42,28 @@ struct head;
 struct head_fault;
 struct tls;
 
-/* The exchange of a request and its answer; all calls come from the connection's thread. `x` is
- * what begin has returned. */
+/* The functions of an exchange, that is one request and its answer. The connection's thread calls
+ * them. `x` is what begin has returned. */
 struct connection_ops {
-    /* A head has come, or is refused (head is NULL, fault says why). It is borrowed for the call.
-     *   at_once  set it to have the answer before the body, which then is not read
+    /* A head has come, or has been refused: then head is NULL and fault says why. Both are borrowed
+     * for the call.
+     *   at_once  set to true: answer now, and do not read the body
      * Returns NULL when out of memory: the connection ends. */
     void *(*begin)(void *arg, struct connection *c, const struct head *head,
                    const struct head_fault *fault, bool *at_once);
     /* Bytes of the body. Returns false: the connection ends. */
     bool (*take)(void *x, const char *bytes, size_t n);
-    /* The request is whole; fault: its body is wrong from here on (NULL: it is not). Call
+    /* The request has been read, or its body is malformed (fault says why; NULL: it is not). Call
      * connection_reply, connection_stream or connection_end, now or in go_on. */
     void (*answer)(void *x, const char *fault);
-    /* After connection_wake; it may come once more than that was called. */
+    /* Called after connection_wake, perhaps once more often than that. */
     void (*go_on)(void *x);
     /* Bytes of a stream: their number, at most max; 0: none yet, go on after connection_wake;
      * CONNECTION_STREAM_END, CONNECTION_STREAM_BROKEN. */
     ssize_t (*read)(void *x, char *bytes, size_t max);
     /* The client has closed its sending side before it has its answer. */
     void (*left)(void *x);
-    /* The answer is out, or the connection is gone; x is not used any more. */
+    /* The answer has been sent, or the connection is gone: free x. */
     void (*end)(void *x);
 };
 
@@ -88,34 +89,34 @@ struct connections {
     pthread_t thread; /* with has_thread: it looks for mail before it waits */
     bool has_thread;
     pthread_mutex_t mail_lock;
-    struct connection *mail, *last_mail; /* that have been woken; under mail_lock, as n_mail */
+    struct connection *mail, *last_mail; /* connections to wake; under mail_lock, as n_mail */
     size_t n_mail;
 };
 
-/* connections_init - none yet; epoll_fd and wake_fd are borrowed, as are ops, arg, gate and tls,
- * which the caller has set
- * connections_free - ends those that are there
+/* connections_init - an empty set. The caller has set ops, arg, gate and tls; these, epoll_fd and
+ * wake_fd are borrowed
+ * connections_free - end all connections
  * Errors  ENOMEM. */
 fathom_err connections_init(struct connections *all);
 void connections_free(struct connections *all);
 
-/* connections_take_mail - those that were woken go on
- * connections_has_mail - there are such
- * connections_runs_here - this thread calls connections_has_mail before it waits: who is woken by
- * it needs no event */
+/* connections_take_mail - go on with the connections that were woken
+ * connections_has_mail - whether there are such
+ * connections_runs_here - called by the thread that serves the connections. It must call
+ * connections_has_mail before it waits, because what it wakes itself makes wake_fd not readable */
 void connections_take_mail(struct connections *all);
 bool connections_has_mail(const struct connections *all);
 void connections_runs_here(struct connections *all);
 
-/* connection_open - a socket that has been accepted, which is closed with the connection, or when
- * there is an error; remote is the client's address, "" for none
+/* connection_open - make a connection for an accepted socket, which it closes, also on an error;
+ * remote is the client's address, "" for none
  * Errors  EBUSY: the gate has no place; ENOMEM, EIO. */
 fathom_err connection_open(struct connections *all, int fd, const char *remote);
 
-/* connection_sends_body - it is within a body, or within what is passed over before it ends */
+/* connection_sends_body - whether the client is sending a body, or bytes that CLOSING drops */
 bool connection_sends_body(const struct connection *c);
 
-/* connection_take_event - what epoll has told of it; it may be freed */
+/* connection_take_event - handle an event of epoll; the connection may be freed by it */
 void connection_take_event(struct connection *c, uint32_t events);
 
 /* connection_reply - answer with a whole body
@@ -126,19 +127,19 @@ void connection_take_event(struct connection *c, uint32_t events);
 void connection_reply(struct connection *c, int status, const struct buf *fields, struct buf *body,
                       bool close);
 
-/* connection_reply_head - answer to HEAD that has been made elsewhere: `fields` tell how long the
- * body would be, if that is known */
+/* connection_reply_head - answer a HEAD request for another server: `fields` has the
+ * Content-Length, if that is known */
 void connection_reply_head(struct connection *c, int status, const struct buf *fields, bool close);
 
 /* connection_stream - answer with what ops.read gives */
 void connection_stream(struct connection *c, int status, const struct buf *fields, bool close);
 
-/* connection_end - no answer, or no more of it */
+/* connection_end - end the connection without an answer, or within one */
 void connection_end(struct connection *c);
 
-/* connection_wake - ops.go_on or ops.read is called again; connection_shut - the connection ends,
- * though it may be waiting to write. From any thread, until the connection's thread has returned
- * from ops.end. */
+/* connection_wake - have ops.go_on or ops.read called again
+ * connection_shut - end the connection, even while it waits to write
+ * Both from any thread, until the connection's thread has returned from ops.end. */
 void connection_wake(struct connection *c);
 void connection_shut(struct connection *c);
 

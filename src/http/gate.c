@@ -1,10 +1,10 @@
 /* gate.c - lists of connections, one for each phase
  *
- * Invariants, under the lock (gate_check): a pass is in the list of its phase until it is cut, and
- * in none from then on; a list is in order of deadlines; n counts passes that have entered and not
- * left, n_cut those of them that are cut, n_placed those that are neither cut nor over the
- * limit; unread_bytes is the sum over the list of UNREAD. The fd
- * of a pass is open, since the pass leaves before the fd is closed. */
+ * Invariants, under the lock: a pass is in the list of its phase until it is cut, and in none from
+ * then on. A list is in order of deadlines, as far as the clocks that the threads have read are. n
+ * counts the passes that have entered and not left, n_cut those of them that are cut, n_placed
+ * those that are neither cut nor over the limit. unread_bytes is the sum over the list of UNREAD.
+ * The fd of a pass is open, because the pass leaves before the fd is closed. */
 #include "http/gate.h"
 
 #include <pthread.h>
@@ -24,7 +24,7 @@ struct gate_pass {
     bool over_limit; /* fixed */
     bool cut;
     enum gate_phase phase;
-    uint64_t since_us; /* when it came into its phase; of UNREAD: when anything was read last */
+    uint64_t since_us; /* when it came into its phase; in UNREAD: when something was read last */
     size_t unread_bytes;
     atomic_size_t body_bytes; /* of the body that comes */
 };
@@ -124,7 +124,7 @@ static void cut(struct gate *g, struct gate_pass *p)
 
 /* ---- who goes for others ------------------------------------------------------------------- */
 
-/* Of whom one is to go. */
+/* Among which connections one is to be cut. */
 enum whom { WHO_HAS_A_PLACE, WHO_IS_OVER_LIMIT, ANYBODY };
 
 static bool is_one(const struct gate_pass *p, enum whom whom)
@@ -132,15 +132,15 @@ static bool is_one(const struct gate_pass *p, enum whom whom)
     return whom == ANYBODY || p->over_limit == (whom == WHO_IS_OVER_LIMIT);
 }
 
-/* No bytes have come that its thread has not read yet. */
+/* Whether no bytes wait in the socket for its thread to read. */
 static bool is_silent(const struct gate_pass *p)
 {
     int n = 0;
     return ioctl(p->fd, FIONREAD, &n) != 0 || n == 0;
 }
 
-/* The oldest of a phase; those over the limit, which may be passed over, are few, and so are those
- * that have just said something. */
+/* The oldest connection in a phase that is silent. Looks at a few only: connections over the limit,
+ * which may have to be skipped, and connections that are not silent are few. */
 static struct gate_pass *oldest(const struct gate *g, enum gate_phase phase, enum whom whom)
 {
     enum { TRIES = 16 };
@@ -160,7 +160,7 @@ static uint64_t age_us(const struct gate_pass *p, uint64_t now_us)
     return now_us > p->since_us ? now_us - p->since_us : 0;
 }
 
-/* Bytes a second, where what has just begun is not slow yet. */
+/* Bytes per second. A body that has just begun gets a head start, so that it is not the slowest. */
 static uint64_t body_rate(const struct gate_pass *p, uint64_t now_us)
 {
     uint64_t ms = age_us(p, now_us) / 1000 + 1000;
@@ -203,8 +203,8 @@ bool gate_drop_slowest(struct gate *g, uint64_t now_us)
 
 /* ---- coming and going ---------------------------------------------------------------------- */
 
-/* With the lock: is there a place, or can one be made? Sockets that are cut and still open hold
- * files too, and so they have a bound of their own. */
+/* With the lock: finds a place, or makes one. Sockets that are cut and still open have descriptors
+ * too, so their number is bounded as well. */
 static fathom_err make_place(struct gate *g, uint64_t now_us, bool *over_limit)
 {
     *over_limit = false;
@@ -285,7 +285,8 @@ void gate_note_body(struct gate_pass *p, size_t n)
 
 /* ---- what is not read ---------------------------------------------------------------------- */
 
-/* Who holds most and has read nothing for longest. */
+/* The connection in UNREAD with the greatest product of unread bytes and time since its last read.
+ * */
 static struct gate_pass *worst_reader(struct gate *g, uint64_t now_us)
 {
     struct gate_pass *worst = g->lists[GATE_UNREAD].first;
@@ -328,8 +329,8 @@ bool gate_is_over_limit(const struct gate_pass *p)
     return p->over_limit;
 }
 
-/* One line for each phase that has lost connections, and now and then one for those that went for
- * others: whoever opens thousands of connections must not fill the log as well. */
+/* Logs a line for each phase in which connections were late, and once a minute at most a line for
+ * those cut to make room: a client that opens thousands of connections must not fill the log. */
 static void tell(struct gate *g, const uint32_t *n_late, uint64_t now_us)
 {
     static const struct {

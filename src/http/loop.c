@@ -1,7 +1,7 @@
-/* loop.c - accepting and waiting
+/* loop.c - accepting connections and waiting for events
  *
- * A thread listens until there is no place or no file for a connection; then it pauses, and the
- * system's own queue holds who comes. */
+ * A thread listens until there is no place or no descriptor for a connection. Then it pauses, and
+ * new connections wait in the system's queue. */
 #define _GNU_SOURCE /* accept4 */
 #include "http/loop.h"
 
@@ -25,11 +25,11 @@
 
 enum {
     EVENTS = 1024,
-    ACCEPT_AT_ONCE = 256, /* nobody waits behind what those before them still send */
-    BODIES_AT_ONCE = 32,  /* nor behind bodies: so many have a turn in a round, then others */
+    ACCEPT_AT_ONCE = 256, /* many, so that new connections do not wait for what others still send */
+    BODIES_AT_ONCE = 32,  /* connections that send bodies and get a turn in one round */
     TICK_MS = 250,
     PAUSE_MS = 20,
-    SHUT_MS = 1000, /* for connections to end, at the end */
+    SHUT_MS = 1000, /* how long loop_close waits for connections to end */
     TELL_US = 60000000,
 };
 
@@ -40,15 +40,15 @@ struct loop_thread {
     pthread_t thread;
     bool started;
     bool listens;
-    uint32_t next_body; /* whose turn is next, of those who send one: modulo their number */
+    uint32_t next_body; /* which of the connections that send bodies is next, modulo their number */
 };
 
 struct loop {
     struct loop_setup setup;
     struct loop_thread *threads; /* [setup.n_thread] */
     atomic_bool ending;
-    uint64_t swept_us;            /* of the first thread */
-    atomic_uint_fast64_t told_us; /* when the log was told of a lack of files; 0: never */
+    uint64_t swept_us;            /* used by the first thread only */
+    atomic_uint_fast64_t told_us; /* when a lack of descriptors was logged last; 0: never */
 };
 
 /* ---- accepting ----------------------------------------------------------------------------- */
@@ -79,7 +79,7 @@ static void name_remote(char out[REMOTE_BYTES], const struct sockaddr_storage *a
     (void)inet_ntop(a->ss_family, bytes, out, REMOTE_BYTES);
 }
 
-/* No file can be opened: one of the slowest connections gives its own. */
+/* There is no descriptor for a new connection: cuts one of the slowest. */
 static void make_room(struct loop *l, int error)
 {
     uint64_t now_us = clock_now_us(), told_us = atomic_load(&l->told_us);
@@ -118,7 +118,7 @@ static bool accept_one(struct loop_thread *self)
     return true;
 }
 
-/* Not so many that one would have to go for another before it has had a turn. */
+/* Accepts at most half of the limit, so that no new connection is cut before it had a turn. */
 static void accept_some(struct loop_thread *self)
 {
     uint32_t half = gate_max(self->loop->setup.gate) / 2;
@@ -137,8 +137,8 @@ static void sweep(struct loop_thread *self)
     (void)gate_sweep(l->setup.gate, now_us);
 }
 
-/* Gives a turn to all but those who send bodies; returns how many these are, whose events are then
- * at the beginning. */
+/* Handles all events but those of connections that send bodies. Returns how many these are; their
+ * events are then at the beginning of `events`. */
 static uint32_t take_events(struct loop_thread *self, struct epoll_event *events, int n,
                             bool *comes, bool *has_guest)
 {
@@ -160,7 +160,8 @@ static uint32_t take_events(struct loop_thread *self, struct epoll_event *events
     return n_body;
 }
 
-/* Epoll tells in each round of those who had no turn, in the same order. */
+/* Gives some connections that send bodies a turn. Epoll reports the others again in the next round.
+ * */
 static void take_bodies(struct loop_thread *self, const struct epoll_event *events, uint32_t n_body)
 {
     uint32_t n = n_body < BODIES_AT_ONCE ? n_body : BODIES_AT_ONCE;
