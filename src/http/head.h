@@ -45,9 +45,8 @@ struct head {
 /* head_scan - look for the end of a head among the bytes that have come
  *
  *   at  where to go on: 0 for a new head, then what the last call left there
- * Returns the length of the head with its empty line. 0: it is not whole yet; or, if fault->status
- * is
- *         set, it is refused: it has a control character, a line that does not end in CR LF, or
+ * Returns the length of the head with its empty line. 0: it is not whole yet, or it is refused, and
+ *         fault->status is set: it has a control character, a line that does not end in CR LF, or
  *         more than LIMIT_HTTP_HEAD_BYTES. */
 size_t head_scan(const char *bytes, size_t n, size_t *at, struct head_fault *fault);
 
