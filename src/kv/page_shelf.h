@@ -60,8 +60,10 @@ uint32_t page_shelf_n_lent(struct page_shelf *s, uint64_t now_us);
 /* page_shelf_release - the server that would have asked for a record does not want it any more
  *
  * If there is no record with this key, the key is noted until until_us: the next record lent under
- * it is done at once. About SHELF_RELEASED_MAX keys can be noted; a later one may replace an
- * earlier one. page_shelf_n_released - how many lent records were not wanted, since creation */
+ * it is done at once. About SHELF_RELEASED_MAX keys can be noted, and a later one may replace an
+ * earlier one.
+ *
+ * page_shelf_n_released - how many lent records were not wanted, since creation */
 enum { SHELF_RELEASED_MAX = 4096 };
 void page_shelf_release(struct page_shelf *s, const struct hash128 *key, uint64_t until_us);
 uint64_t page_shelf_n_released(struct page_shelf *s);

@@ -92,10 +92,10 @@ enum tier_verdict tier_record_judge(const struct tier_header *h, const struct ha
                                     uint64_t page_bytes, const struct tier_name *name,
                                     const void *page);
 
-/* tier_super_fill - write the first block of an index file tier_super_is_ours - whether a block is
- * such a block, of any version and identity tier_super_judge - whether the records behind it can be
- * used here: compares the version, then each part of the identity in the order of struct identity
- * */
+/* tier_super_fill - write the first block of an index file
+ * tier_super_is_ours - whether a block is such a block, of any version and identity
+ * tier_super_judge - whether the records behind it can be used here: compares the version, then
+ * each part of the identity in the order of struct identity */
 void tier_super_fill(struct tier_super *s, const struct identity *id, uint64_t page_bytes,
                      const struct hash128 *secret);
 bool tier_super_is_ours(const struct tier_super *s);

@@ -137,9 +137,9 @@ enum tier_answer tiers_restore(struct tiers *t, const struct tier_name *name, ui
 bool tiers_read_ahead(struct tiers *t, const struct tier_name *name, const struct tier_peer *peer);
 
 /* tiers_pull_until_us - until when the server of a place may be busy with its prompts: twice as
- * long as it said when it was last asked; 0: it said nothing tiers_pulls_again - whether a record
- * will be asked for again, within TIER_AGAIN_US tiers_give_up - a pull has failed: nothing more is
- * asked for under its number */
+ * long as it said when it was last asked; 0: it said nothing
+ * tiers_pulls_again - whether a record will be asked for again, within TIER_AGAIN_US
+ * tiers_give_up - a pull has failed: nothing more is asked for under its number */
 uint64_t tiers_pull_until_us(const struct tiers *t, uint32_t place);
 bool tiers_pulls_again(const struct tiers *t);
 void tiers_give_up(struct tiers *t, uint64_t pull);

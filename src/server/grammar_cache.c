@@ -1,13 +1,13 @@
-/* grammar_cache.c - entries by the hash of their key, in the order of use
+/* grammar_cache.c - a hash table of entries, which are also in a list in the order of use
  *
  * Invariants, under the lock
  *
- *   1. Every entry is in the chain of its hash's bucket and in the list of use, newest first;
- *      n_entry counts them; no two have the same key.
- *   2. READY: grammar is held. FAILED: err and message tell why. COMPILING: neither, and one thread
- *      is at it; n_wanted counts those of it and its waiters who have not left, `stop` is up when
- *      nobody has not.
- *   3. After each compilation the bytes are within max_bytes, or nothing but COMPILING is left.
+ *   1. Every entry is in the chain of its hash's bucket, and in the list of use, newest first.
+ *      n_entry counts the entries. No two have the same key.
+ *   2. READY: the entry has a grammar. FAILED: err and diag say why it has none. COMPILING: one
+ *      thread compiles. n_wanted counts the request that compiles and those that wait, without
+ *      those that have left; when it falls to 0, `stop` is set.
+ *   3. After each compilation the bytes are within max_bytes, or only COMPILING entries are left.
  *
  * States of an entry
  *
@@ -44,7 +44,7 @@ struct entry {
     fathom_diag diag;
     /* COMPILING */
     atomic_bool stop;
-    bool late; /* why */
+    bool late; /* it was stopped because it took too long */
     uint64_t begin_us;
     size_t n_wanted;
     struct grammar_wait *waiters;
@@ -148,7 +148,7 @@ static void remove_entry(struct grammar_cache *c, struct entry *e)
     mem_free(e);
 }
 
-/* A grammar grows by the masks that it keeps, up to a bound. */
+/* The bytes of an entry. They can grow, because a grammar keeps masks, up to a bound. */
 static size_t bytes_of(const struct entry *e)
 {
     return sizeof *e + e->key.len + (e->grammar ? grammar_n_byte(e->grammar) : 0);
@@ -206,7 +206,7 @@ void grammar_cache_destroy(struct grammar_cache *c)
 
 /* ---- get ----------------------------------------------------------------------------------- */
 
-/* Everybody that an entry was compiled for knows it no more. Returns those to be woken. */
+/* The compilation is over: takes the entry away from all who wanted it. Returns those to wake. */
 static struct grammar_wait *let_go(struct entry *e, struct grammar_wait *own)
 {
     struct grammar_wait *waiters = e->waiters;
@@ -216,7 +216,7 @@ static struct grammar_wait *let_go(struct entry *e, struct grammar_wait *own)
     return waiters;
 }
 
-/* Without the lock: of the entry nothing is touched but its flag. */
+/* Compiles, without the lock. Only the `stop` flag of the entry is used. */
 static fathom_err run_compiler(struct grammar_cache *c, const atomic_bool *stop,
                                const struct answer_grammar *answer,
                                const struct grammar_options *options, struct grammar **out,
@@ -238,7 +238,7 @@ static void wake_all(struct grammar_cache *c, struct grammar_wait *waiters)
     }
 }
 
-/* Fills a COMPILING entry, or removes it; gives up the lock meanwhile. */
+/* Fills a COMPILING entry, or removes it. Called with the lock, which it releases meanwhile. */
 static fathom_err compile(struct grammar_cache *c, struct entry *e,
                           const struct answer_grammar *answer,
                           const struct grammar_options *options, struct grammar_wait *own,
@@ -276,7 +276,7 @@ static fathom_err compile(struct grammar_cache *c, struct entry *e,
     return err;
 }
 
-/* With the lock held: what an entry has to tell, now or later. */
+/* With the lock held: takes the result of an entry, or joins those that wait for it. */
 static fathom_err take(struct grammar_cache *c, struct entry *e, struct grammar_wait *wait,
                        struct grammar **out, fathom_diag *d)
 {

@@ -1,15 +1,15 @@
-/* grammar_cache.h - grammars compiled once for all requests that ask for the same
+/* grammar_cache.h - grammars compiled once for all requests that ask for the same grammar
  *
- * Two requests ask for the same when their keys are the same text: kind, schema (or pattern,
- * choices, grammar, tools) as compact JSON with its keys in order, options, markup. One compiles,
- * in its own thread, and others that want the same wait for it without one. A failure is remembered
- * too, so a schema that fails after half a second of work costs that once.
+ * Two requests ask for the same grammar when their keys are equal texts: kind, schema (or pattern,
+ * choices, grammar, tools) as compact JSON with its keys in order, options, markup. The first
+ * request compiles, on its own thread; others wait for it without occupying a thread. A failure is
+ * remembered too, so a schema that fails after half a second of work costs that only once.
  *
- * A compilation is ended, and nothing remembered of it, when all who wanted it have left, when the
- * cache is stopped, or when it takes LIMIT_GRAMMAR_COMPILE_MS: its work is bounded (grammar/
- * budget.h), so the machine has no time for it.
+ * A compilation is stopped, and nothing of it remembered, when all who wanted it have left, when
+ * the cache is stopped, or after LIMIT_GRAMMAR_COMPILE_MS. The work of a compilation is bounded
+ * (grammar/budget.h), so if it takes that long the machine is too busy.
  *
- * Any thread may call; compilation happens in the caller's, without the lock.
+ * Any thread may call. Compilation runs on the caller's thread, without the lock.
  */
 #ifndef FATHOM_SERVER_GRAMMAR_CACHE_H
 #define FATHOM_SERVER_GRAMMAR_CACHE_H
@@ -43,41 +43,41 @@ enum grammar_next {
     GRAMMAR_WAIT,    /* call again after wake(arg), which may have come already */
 };
 
-/* One who wants a grammar. Zeroed but for arg: wants none yet. */
+/* A request that wants a grammar. Zeroed except for arg: it wants none yet. */
 struct grammar_wait {
     void *arg;
     enum grammar_next next;
-    struct entry *entry;              /* the cache's: what it waits for, or compiles */
+    struct entry *entry;              /* the cache's: the entry that it waits for, or compiles */
     struct grammar_wait *next_waiter; /* of the same entry */
-    bool left;
+    bool left;                        /* it does not want the grammar any more */
 };
 
 /* grammar_cache_get - the grammar of an answer, from the cache or compiled
  *
- *   may_compile  the caller's thread may be used for it
- *   wait         stays where it is until woken; wait->next tells how it goes on. When that is not
- *                GRAMMAR_TAKE, the call returns FATHOM_OK and *out is NULL
- * Errors  as answer_grammar_compile: ECANCEL when the compilation was ended; EBUSY when it took too
- *         long; ELIMIT when the text is longer than LIMIT_GRAMMAR_TEXT_BYTES
+ *   may_compile  this call may compile
+ *   wait         must stay at its address until woken. wait->next says what to do next. If that is
+ *                not GRAMMAR_TAKE, the call returns FATHOM_OK and *out is NULL
+ * Errors  as answer_grammar_compile. ECANCEL: the compilation was stopped. EBUSY: it took too long.
+ *         ELIMIT: the text is longer than LIMIT_GRAMMAR_TEXT_BYTES
  * Owns    *out: one reference, which must be released before the cache is destroyed. */
 fathom_err grammar_cache_get(struct grammar_cache *c, const struct answer_grammar *answer,
                              const struct grammar_options *options, bool may_compile,
                              struct grammar_wait *wait, struct grammar **out, fathom_diag *d);
 
-/* grammar_cache_leave - who waits, or compiles, has no use for the grammar any more; when nobody
- * has, the compilation is ended. The wait is woken all the same. */
+/* grammar_cache_leave - a request does not want its grammar any more. When none does, the
+ * compilation is stopped. A request that waits is woken all the same. */
 void grammar_cache_leave(struct grammar_cache *c, struct grammar_wait *wait);
 
-/* grammar_cache_tick - end what has been compiled for too long
- * grammar_cache_stop - end what is being compiled, and compile nothing more */
+/* grammar_cache_tick - stop compilations that have taken too long
+ * grammar_cache_stop - stop all compilations, and begin no more */
 void grammar_cache_tick(struct grammar_cache *c, uint64_t now_us);
 void grammar_cache_stop(struct grammar_cache *c);
 
 struct grammar_cache_stats {
     uint64_t n_hit;     /* found, also after waiting for another thread's compilation */
     uint64_t n_miss;    /* compiled */
-    uint64_t n_failed;  /* of them refused: the grammar cannot be compiled */
-    uint64_t n_evicted; /* gone for want of room */
+    uint64_t n_failed;  /* those of them that failed: the grammar cannot be compiled */
+    uint64_t n_evicted; /* removed to make room */
     uint64_t n_entry;   /* held now */
     uint64_t n_byte;
 };

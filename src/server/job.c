@@ -1,4 +1,4 @@
-/* job.c - the edges of a job's life but its preparation, and the list of all jobs */
+/* job.c - all edges of a job's life except its preparation (prepare.c), and the list of all jobs */
 #include "server/job.h"
 
 #include <stdio.h>
@@ -85,8 +85,8 @@ void job_drop_grammars(struct job *job)
     job->n_ruled = 0;
 }
 
-/* The list's walkers hold its lock and take no reference, so a job leaves the list before its
- * memory goes. */
+/* Whoever walks the list holds its lock and takes no reference. So a job leaves the list before it
+ * is freed. */
 void job_release(struct job *job)
 {
     if (atomic_fetch_sub(&job->n_ref, 1) != 1) return;
@@ -126,7 +126,7 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
     job->attached = true;
     job->crash_entry = CRASH_NO_ENTRY;
     job->start_us = clock_now_us();
-    /* it can be a part of the answer's id, or is left out */
+    /* kept only if it can become a part of the answer's id */
     const char *id = setup->request_id;
     if (api_is_request_id(id)) memcpy(job->request_id, id, strlen(id) + 1);
     job->body = *body;
@@ -159,8 +159,9 @@ fathom_err job_start(struct job **out, struct jobs *jobs, const struct job_setup
 
 /* ---- the HTTP side ------------------------------------------------------------------------- */
 
-/* A stream begins with its first bytes, a token's or a comment's, whether the connection has them
- * by then or not. An error before them is told by the status, one behind them by an event. */
+/* Whether the answer has begun. A stream begins with its first bytes, of a token or a comment, even
+ * if the connection has not taken them. Before that an error is told by the status, later by an
+ * event. */
 static bool has_begun(const struct job *job)
 {
     return job->told || (job->request.stream && job->answer.out.len > 0);
@@ -192,7 +193,7 @@ enum job_action job_next_action(struct job *job)
     return action;
 }
 
-/* When a refused request may be taken, as the engine expects: seconds, 1 to 60. */
+/* After how many seconds the engine expects to take a request that it refuses now: 1 to 60. */
 static unsigned expect_room(fathom_engine *e)
 {
     fathom_stats stats;
@@ -226,7 +227,7 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
         out->body = job->answer.out;
         job->answer.out = (struct buf){0};
     }
-    if (!out->stream) { /* DONE: no event makes text any more */
+    if (!out->stream) { /* the job is DONE: no event adds to the answer any more */
         answer_drop_text(&job->answer);
         job_count_taken(job, out->body.cap);
     }
@@ -234,7 +235,7 @@ fathom_err job_take_answer(struct job *job, struct job_answer *out)
     return err;
 }
 
-/* Of a stream that is read as it comes; one that has waited gives back what it took for that. */
+/* A stream's buffer above this size is freed once it has been read. */
 enum { KEPT_BYTES = 64 << 10 };
 
 ssize_t job_read(struct job *job, char *bytes, size_t max)
@@ -251,7 +252,7 @@ ssize_t job_read(struct job *job, char *bytes, size_t max)
         job->read_us = clock_now_us();
         if (out->len == 0 && out->cap > KEPT_BYTES) {
             buf_free(out);
-            (void)job_count_answer(job, NULL); /* it has become less */
+            (void)job_count_answer(job, NULL); /* no error: it holds less now */
         }
     } else if (job->state == JOB_DONE) {
         n = JOB_END;
@@ -286,7 +287,7 @@ void job_fail(struct job *job, fathom_err err)
     job_wake(job);
 }
 
-/* The client has left: nobody reads the answer. */
+/* Counts a client that has left before its answer was done. */
 static void count_left(struct job *job)
 {
     if (job->state == JOB_DONE || job->cut) return;
@@ -333,7 +334,7 @@ void job_detach(struct job *job, struct job_summary *out)
     job_release(job);
 }
 
-/* A failure is logged: the client has its answer. */
+/* Stores a response. A failure is only logged, because the client has its answer already. */
 static void keep_response(struct job *job, enum responses_status status)
 {
     struct responses_request *q = job->request.responses;
@@ -382,7 +383,8 @@ void job_finish_if_ended(struct job *job)
 
 /* ---- events of the engine ------------------------------------------------------------------ */
 
-/* A host that is away is none of the engine's own faults: it may come back, or has done so. */
+/* The error of a job whose request the engine has ended with ERROR. A missing host is no failure of
+ * the engine: it may come back, or has done so already. */
 static void set_engine_error(struct job *job)
 {
     fathom_engine *engine = job->jobs->served->engine;
@@ -398,7 +400,7 @@ static void set_engine_error(struct job *job)
                         fault);
 }
 
-/* A client that does not read fills its backlog and is cut. */
+/* Cuts a client that does not read its stream, once too many bytes wait for it. */
 static void check_backlog(struct job *job)
 {
     if (!job->request.stream || answer_repeats(&job->answer)) return;
@@ -451,7 +453,7 @@ static void take_token(struct job *job, struct job_choice *choice, const fathom_
     check_backlog(job);
 }
 
-/* A stop string ends a choice, which is then cancelled in the engine: it counts as stopped. */
+/* A choice that a stop string ends is cancelled in the engine; it counts as stopped. */
 static enum metric_finish finish_of(fathom_finish finish, bool ended)
 {
     if (ended || finish == FATHOM_FINISH_STOP) return METRIC_FINISH_STOP;
@@ -464,7 +466,7 @@ static double seconds(uint64_t end_us, uint64_t begin_us)
     return end_us > begin_us ? (double)(end_us - begin_us) / 1e6 : 0;
 }
 
-/* Tells whoever records traces of a choice that has ended. */
+/* Gives the exporter of traces a span for a choice that has ended. */
 static void trace_finish(struct job *job, size_t i_choice, const struct metric_request *r,
                          const fathom_event *e)
 {
@@ -644,7 +646,7 @@ void jobs_give_up(struct jobs *jobs)
     (void)pthread_mutex_unlock(&jobs->lock);
 }
 
-/* With the job's lock: its stream ends, and what it has said is kept. */
+/* With the job's lock: ends a response's stream, and stores the answer so far. */
 static fathom_err cancel_response(struct job *job, struct buf *body)
 {
     TRY(responses_end_item(&job->answer));

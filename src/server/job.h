@@ -17,13 +17,13 @@
  *
  * A job knows neither sockets nor HTTP: its client is a handle and two calls.
  *
- * Ownership: the connection holds a reference from job_start to job_detach, the workers one until
- * job_prepare is done, each request in the engine one from its submit to its FINISH event. Until
- * RUNNING or DONE `request`, `prompts`, `answer`, `choices` and `error` belong to the worker; all
- * else is under `lock`.
+ * References: the connection holds one from job_start to job_detach, the workers one until
+ * job_prepare is done, and each request in the engine one from its submit to its FINISH event.
+ * Until RUNNING or DONE, `request`, `prompts`, `answer`, `choices` and `error` belong to the
+ * worker; everything else is under `lock`.
  *
- * Invariants (job_check): n_flying counts the choices in flight and is 0 before RUNNING; DONE holds
- * for good; `suspended` only while attached; a cut job is DONE unless a worker still has it.
+ * Invariants (job_check): n_flying counts the choices in flight, and is 0 before RUNNING. DONE is
+ * final. `suspended` is true only while attached. A cut job is DONE, unless a worker has it still.
  */
 #ifndef FATHOM_SERVER_JOB_H
 #define FATHOM_SERVER_JOB_H
@@ -48,7 +48,7 @@ struct token_rule;
 
 enum { JOBS_WARNED_MAX = 64 };
 
-/* All jobs that live, and what they work with, which is fixed once the first has started. */
+/* All live jobs, and what they work with. The latter does not change once the first has started. */
 struct jobs {
     const struct served *served;
     struct server_state *state;
@@ -57,7 +57,7 @@ struct jobs {
     struct grammar_cache *grammars;
     struct response_store *responses;             /* NULL: none are kept */
     struct workers *workers;                      /* whose task is job_prepare */
-    atomic_uint_fast64_t warned[JOBS_WARNED_MAX]; /* sums of warnings that are in the log */
+    atomic_uint_fast64_t warned[JOBS_WARNED_MAX]; /* hashes of warnings that have been logged */
 
     pthread_mutex_t lock;
     struct job *first; /* of every job that lives */
@@ -82,7 +82,7 @@ enum job_state { JOB_QUEUED, JOB_PREPARING, JOB_RUNNING, JOB_DONE };
 struct job_choice {
     struct job *job;
     uint64_t id;
-    bool flying;      /* submitted, its FINISH event has not come */
+    bool flying;      /* in flight: submitted, and its FINISH event has not come */
     uint64_t last_us; /* when its last token came; 0: none yet */
     uint32_t n_token; /* that came while the job was RUNNING */
     size_t held;      /* bytes counted for it: job_held.c */
@@ -97,42 +97,42 @@ struct job {
     uint64_t start_us;
     char request_id[LIMIT_REQUEST_ID_BYTES + 1]; /* of the header X-Request-Id; "": none */
     int32_t lane;                                /* of the header X-data-parallel-rank; -1: none */
-    uint32_t host;                               /* whose client asks, of server_options.n_host */
-    struct trace_context trace;                  /* that the request is of */
+    uint32_t host;                               /* the host whose client asks, below n_host */
+    struct trace_context trace;                  /* the trace that the request belongs to */
     int crash_entry;                             /* where a crash report finds its id */
 
     pthread_mutex_t lock;
     enum job_state state;
     struct job_client client; /* valid while attached */
-    bool attached;            /* the connection still belongs to this job */
-    bool suspended;           /* it waits for job_wake */
-    bool told; /* the status is given to the connection, or settled: 200 of a stream */
-    bool cut;  /* the client gets nothing more, its connection is closed */
+    bool attached;            /* the connection still uses this job */
+    bool suspended;           /* the connection waits for job_wake */
+    bool told; /* the status was given to the connection, or is settled: 200 of a stream */
+    bool cut;  /* the client gets nothing more, and its connection is closed */
 
     struct buf body;
-    bool gzip; /* of the body, until it is unpacked */
+    bool gzip; /* the body is packed; false once it is unpacked */
     struct stream_pass pass;
-    bool tells_tokens; /* in comments: job_resume.c */
-    struct buf untold; /* of the next such comment: ids whose log-probabilities wait */
+    bool tells_tokens; /* the stream tells its tokens in comments: job_resume.c */
+    struct buf untold; /* ids for the next such comment, whose log-probabilities are not sent yet */
     struct api_request request;
     struct token_list *prompts; /* [n_prompt]; released once submitted */
     size_t n_prompt;
     struct answer answer;
     const char *model;              /* the served name that the request used */
     bool thinking;                  /* the prompt ends inside reasoning */
-    struct grammar_wait wait;       /* for the next of `grammars`; the cache's, until woken */
+    struct grammar_wait wait;       /* for the next of `grammars`; the cache's until woken */
     struct api_error error;         /* status 0: none */
     struct token_rule *barred;      /* of every choice; NULL: none; released once submitted */
     struct grammar **grammars;      /* [api_request_n_rule] a NULL: none; released once submitted */
-    size_t n_ruled;                 /* of them, that are there if they are wanted */
+    size_t n_ruled;                 /* how many of them have been made, or found not to be needed */
     struct job_choice *choices;     /* [answer.n_choice] */
-    struct response_link *previous; /* what a response goes on from, held; NULL: nothing */
+    struct response_link *previous; /* the response that this one goes on from; NULL: none */
     size_t n_flying;
     uint64_t first_us; /* start to first token; 0: none yet */
     uint64_t moved_us; /* when the stream last gained bytes */
     uint64_t read_us;  /* when the connection last took bytes */
-    size_t held;       /* bytes counted of its answer, this and the next: job_held.c */
-    size_t held_rest;  /* without the choices */
+    size_t held;       /* bytes counted for its answer: job_held.c */
+    size_t held_rest;  /* the part of them that is not counted for a choice */
 };
 
 /* What the HTTP side does next with a connection. */
@@ -149,29 +149,28 @@ enum job_action {
 void jobs_init(struct jobs *jobs);
 void jobs_free(struct jobs *jobs);
 
-/* jobs_count - requests on their way; jobs_count_of - of them those of a host's clients, O(all) */
+/* jobs_count - live jobs; jobs_count_of - those of the clients of a host, O(all) */
 size_t jobs_count(struct jobs *jobs);
 size_t jobs_count_of(struct jobs *jobs, uint32_t host);
 
-/* One answer may hold this part of what all may. */
+/* One answer may hold 1 / JOB_ANSWER_PARTS of what all together may. */
 enum { JOB_ANSWER_PARTS = 4 };
 
-/* jobs_are_full - the answers hold more than max_answer_bytes: new requests are refused
- * jobs_make_room - while they do, cut the client that has not read for longest, or end the largest
- * answer that is being written */
+/* jobs_are_full - all answers hold more than max_answer_bytes: new requests are refused
+ * jobs_make_room - while they do, cut the client that has not read for longest; if all read, end
+ * the largest answer that is being written */
 bool jobs_are_full(const struct jobs *jobs);
 void jobs_make_room(struct jobs *jobs);
 
-/* jobs_tick - silent streams get an empty line, and room is made
- * jobs_give_up - what runs is answered with 503 and cancelled */
+/* jobs_tick - send silent streams an empty line, and make room
+ * jobs_give_up - answer jobs that still run with 503, and cancel them */
 void jobs_tick(struct jobs *jobs, uint64_t now_us);
 void jobs_give_up(struct jobs *jobs);
 
-/* jobs_cancel_response - end the answer of a running job of /v1/responses, and keep what it has
- * said
+/* jobs_cancel_response - cancel a running job of /v1/responses, and store the answer so far
  *
- *   body  the response object, in which it is cancelled
- *   found  whether this tenant has a job with an answer of that id that runs
+ *   body   the response object, with status "cancelled"
+ *   found  whether a running job of this tenant has that id
  * Errors  ENOMEM. */
 fathom_err jobs_cancel_response(struct jobs *jobs, const char *id, uint32_t tenant,
                                 struct buf *body, bool *found);
@@ -188,7 +187,7 @@ struct job_setup {
     const char *request_id; /* the client's, copied; "": none */
     int32_t lane;           /* where the client wants it; -1: anywhere */
     uint32_t host;          /* whose client asks, of server_options.n_host */
-    bool gzip;              /* the body is packed */
+    bool gzip;              /* the body is packed with gzip */
     struct stream_pass pass;
     struct trace_context trace; /* that the request is of */
     struct job_client client;
@@ -237,32 +236,33 @@ void job_detach(struct job *job, struct job_summary *out);
 void job_hold(struct job *job);
 void job_release(struct job *job); /* the last one frees it */
 
-/* job_client_left - the client has closed its side: what runs is given up, what is done is sent */
+/* job_client_left - the client has closed its side: a running job is cancelled, a finished answer
+ * is still sent */
 void job_client_left(struct job *job);
 
 /* job_take_event - an event of the choice that e->user names; after a FINISH it may be gone */
 void job_take_event(const fathom_event *e);
 
 /* job_prepare - the worker's task: parse, check, render, tokenise, submit (prepare.c). It is called
- * again after a turn to compile, or a wait for who compiles. */
+ * again for a turn to compile a grammar, or when another job has compiled the same one. */
 enum work_rest job_prepare(struct job *job, enum work_kind kind);
 
 /* ---- streams that are resumable (job_resume.c) --------------------------------------------- */
 
-/* job_check_resume - of an answer that has been opened: whether it is resumable, and may go on
- * Errors  EINVAL (400): `resume` is for others. */
+/* job_check_resume - of an opened answer: whether its stream is resumable, and may resume another
+ * Errors  EINVAL (400): this client may not use `resume`. */
 fathom_err job_check_resume(struct job *job);
 
-/* job_replay - the answer takes the tokens that another server has told, before the first event
+/* job_replay - before the first event: feed the tokens of `resume` into the answer
  *
- *   ended  that was all of it: nothing is left for the engine
+ *   ended  written: they were the whole answer, and nothing is left for the engine
  * Errors  ENOMEM. */
 fathom_err job_replay(struct job *job, bool *ended);
 
-/* job_tell_token - the answer has taken a TOKEN event, whose token is told now or later */
+/* job_tell_token - the answer has taken a TOKEN event: tell its token in a comment, now or later */
 fathom_err job_tell_token(struct job *job, const fathom_event *e);
 
-/* job_tell_lost - the job's error comes next; nothing, where another server would say the same */
+/* job_tell_lost - before the job's error: say in a comment that another server can go on, if so */
 fathom_err job_tell_lost(struct job *job);
 
 /* ---- for prepare.c and job_held.c, with the lock held --------------------------------------- */
@@ -271,24 +271,24 @@ fathom_err job_tell_lost(struct job *job);
 void job_lock(struct job *job);
 void job_unlock(struct job *job);
 
-/* job_count_answer - count what its answer holds by now, of `choice` too (NULL: of none)
- * Errors  EINVAL (400): more than one answer may hold. */
+/* job_count_answer - count the bytes that its answer holds now, and those of `choice` if not NULL
+ * Errors  EINVAL (400): it holds more than one answer may. */
 fathom_err job_count_answer(struct job *job, struct job_choice *choice);
 
-/* job_count_taken - the connection has n bytes of the answer, and nothing else is left of it */
+/* job_count_taken - the connection has taken n bytes, and the answer holds nothing else any more */
 void job_count_taken(struct job *job, size_t n);
 
 /* job_cut - the client gets nothing more, and its connection is closed */
 void job_cut(struct job *job);
 
-/* job_fail - tell the error and cancel the rest; nothing when DONE already */
+/* job_fail - end the job with an error and cancel its requests; does nothing when DONE */
 void job_fail(struct job *job, fathom_err err);
 
 /* job_finish_if_ended - close the answer once all choices have ended and nothing is in flight */
 void job_finish_if_ended(struct job *job);
 
-/* job_drop_grammars - the engine has its own references to them, or nobody wants them
- * job_drop_body     - the body has been parsed, or is not needed */
+/* job_drop_grammars - release the grammars: the engine has references of its own, or needs none
+ * job_drop_body     - free the body: it has been parsed, or is not needed */
 void job_drop_grammars(struct job *job);
 void job_drop_body(struct job *job);
 

@@ -1,16 +1,17 @@
 /* job_held.c - the memory of answers, which is bounded for each and for all
  *
- * An answer holds what its choices have said until it is written, then its bytes until the
- * connection is done with it. A reader decides how long that is. So the bytes of all answers are
- * counted: over the limit new requests are refused, and whoever has not read for longest is cut.
+ * An answer holds the text of its choices until it is written, and then its bytes until the
+ * connection is done with them. The client decides how long that takes. So the bytes of all answers
+ * are counted. Over the limit, new requests are refused, and the client that has not read for
+ * longest is cut.
  *
- * Invariant: a job's `held` is the sum of its choices' and of `held_rest`, and n_answer_byte of the
- * metrics that of all jobs.
+ * Invariant: a job's `held` is the sum of `held` of its choices and of held_rest. n_answer_byte of
+ * the metrics is the sum over all jobs.
  */
 #include "base/log.h"
 #include "server/job.h"
 
-/* Replaces one count of the job by another. */
+/* Sets one of the job's counts to n, and adjusts the sums. */
 static void put(struct job *job, size_t *count, size_t n)
 {
     if (n == *count) return;
@@ -54,15 +55,15 @@ void job_count_taken(struct job *job, size_t n)
 
 /* ---- who gives way ------------------------------------------------------------------------- */
 
-/* Since when the job's reader has left bytes lying; 0: it has not. */
+/* Since when the job's client has not read bytes that wait for it; 0: none wait. */
 static uint64_t waits_since(const struct job *job)
 {
     bool has_bytes = job->request.stream ? job->answer.out.len > 0 : job->held > 0;
     return job->attached && job->told && !job->cut && has_bytes ? job->read_us : 0;
 }
 
-/* With the lock of the jobs: the one whose reader has waited longest, or else the largest that is
- * being written; NULL: there is none. */
+/* With the lock of the jobs: the job whose client has not read for longest; if all have read, the
+ * job whose answer is the largest that is being written; NULL: none. */
 static struct job *find_victim(struct jobs *jobs)
 {
     struct job *victim = NULL;

@@ -1,9 +1,10 @@
 /* response_store.c - see response_store.h for the states of a link
  *
- * Invariants (response_store_check): the list of age runs from the oldest to the newest and holds
- * the listed links. Each listed link is in the bucket of its id. n_holder of a link counts the
- * list, the links after it and its holders. `bytes` sums all links, listed or not; of an owner, its
- * own. An owner is there while it has a link, and what a link goes on from is of the same owner.
+ * Invariants (response_store_check): the list by age has the listed links, oldest first. Each
+ * listed link is in the bucket of its id. n_holder of a link counts the list, the links that go on
+ * from it, and requests that hold it. `bytes` is the sum over all links, listed or not; in an
+ * owner, over its own. An owner exists while it has a link. A link and the link that it goes on
+ * from have the same owner.
  */
 #include "server/response_store.h"
 
@@ -123,7 +124,7 @@ static void free_link(struct response_link *l)
     mem_free(l);
 }
 
-/* The last holder's going may free a whole conversation. */
+/* Drops a reference to a link. Dropping the last one may free a whole conversation. */
 static void let_go(struct response_store *s, struct response_link *l)
 {
     while (l && --l->n_holder == 0) {

@@ -1,13 +1,15 @@
-/* response_store.h - responses kept for later requests, within bounds
+/* response_store.h - responses stored for later requests, within bounds
  *
- * A response holds the response before it, so a conversation of n turns is n links and each turn is
- * kept once. A link that is deleted, is too old or has made room can no longer be asked for. Its
- * memory goes with the last response after it.
+ * A stored response is a link. It refers to the response that it went on from, so a conversation of
+ * n turns is a chain of n links, and each turn is stored once. A link that is deleted, too old or
+ * evicted can no longer be found by its id. It is freed with the last response that goes on from
+ * it.
  *
  *   (put) --> LISTED --drop | too old | bounds--> UNLISTED --last holder gone--> (freed)
  *
- * The bounds hold for all tenants together, and who makes room is the tenant that has most: with n
- * tenants none loses a response while it keeps no more than the n-th part.
+ * The bounds hold for all tenants together. When they are exceeded, the tenant that has most loses
+ * its oldest responses: so of n tenants, none loses a response while it keeps no more than the n-th
+ * part.
  *
  * Any thread may call. The content of a link does not change, so its holders read it without the
  * lock.

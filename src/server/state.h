@@ -1,8 +1,8 @@
 /* state.h - flags and counts that any thread of the server reads and changes, without a lock
  *
- * Locks of the server, in the order in which they are taken: the lock of the jobs, then one job's
- * lock. The locks of workers, the cache of grammars, the engine, the gate, the mail of
- * connections and a batch are taken last and by themselves.
+ * The order in which the server's locks are taken: first the lock of the jobs, then the lock of one
+ * job. The locks of the workers, the grammar cache, the engine, the gate, the mail of connections
+ * and a batch are taken last, and no other lock is taken while one of these is held.
  */
 #ifndef FATHOM_SERVER_STATE_H
 #define FATHOM_SERVER_STATE_H
@@ -15,8 +15,8 @@
 
 struct server_state {
     atomic_bool draining;     /* requests are refused */
-    atomic_bool cancelling;   /* those in flight are given up */
-    atomic_size_t held_bytes; /* of bodies received and not yet parsed */
+    atomic_bool cancelling;   /* requests in flight are cancelled */
+    atomic_size_t held_bytes; /* bytes of bodies that were received and are not yet parsed */
     size_t max_held_bytes;    /* fixed */
 };
 

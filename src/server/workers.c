@@ -1,10 +1,11 @@
-/* workers.c - places for jobs under a lock, and the threads that wait for one
+/* workers.c - places for jobs, and the threads that work on them
  *
  * Invariants, under the lock
  *
- *   1. A place is free, in one queue, at work, or asleep; n_used counts those that are not free,
- *      n_wait (of each tenant: waiting) those that are neither free nor at work.
- *   2. A queue holds its places by tenant, oldest first; n counts them.
+ *   1. A place is free, in one queue, at work, or asleep. n_used counts the places that are not
+ *      free. n_wait counts those that are neither free nor at work, and `waiting` the same for each
+ *      tenant.
+ *   2. A queue has a list of places for each tenant, oldest first; n counts the places of all.
  *
  *   free --push--> queued --a thread takes it--> at work --DONE--> free
  *                    ^ ^                          |   |
@@ -91,8 +92,8 @@ static void begin_wait(struct workers *w, struct place *p)
     w->waiting[p->tenant]++;
 }
 
-/* What a thread does next; NULL: nothing now. A thread that compiles does so first, unless nobody
- * else is there to prepare. */
+/* The job that a thread takes next; NULL: none. A thread that compiles takes jobs to compile first,
+ * unless it is the only thread. */
 static struct place *choose(struct workers *w, const struct worker *self, enum work_kind *kind)
 {
     struct place *p = NULL;
@@ -230,7 +231,8 @@ void workers_destroy(struct workers *w)
 
 /* ---- jobs ---------------------------------------------------------------------------------- */
 
-/* A tenant may hold as many places as are free: whoever comes then still finds one. */
+/* A tenant may have no more jobs waiting than places are free, so another tenant still finds one.
+ * */
 static bool has_room(const struct workers *w, uint32_t tenant)
 {
     if (w->ending || w->n_wait >= w->config.max || !w->free) return false;
