@@ -1,12 +1,12 @@
-/* page_peers.c - connections to other servers, and records asked for over them
+/* page_peers.c - connections to other servers, and requests for records over them
  *
  *   no link --dial, greet--> READY --WANT, PAGE or MISS--> READY
  *      ^                       +--- anything else: closed; a link that was there before is made
  *      +---- DOWN, PEER_DOWN_US <--- anew once, because the server may have been started anew
  *
- * A link belongs to its lane's thread, that of FIND to who has the server's lock. Keys that are to
- * be released are in a ring, under `lock`; one thread takes them from it, and has the link of
- * RELEASE. */
+ * Each lane's thread has a link of its own to a server. The link for FIND belongs to the thread
+ * that holds the server's lock. Keys to release wait in a ring, under `lock`; one thread takes them
+ * from there, and the link for RELEASE belongs to it. */
 #include "comm/page_peers.h"
 
 #include <pthread.h>
@@ -101,7 +101,7 @@ static struct peer *take_peer(struct page_peers *p, uint32_t place)
     return peer;
 }
 
-/* It may have lost its place meanwhile; the last one frees it. */
+/* Drops a reference. If the server has lost its place meanwhile, the last reference frees it. */
 static void give_peer(struct page_peers *p, struct peer *peer)
 {
     pthread_mutex_lock(&p->lock);
@@ -266,8 +266,9 @@ static struct peer *take_releases(struct page_peers *p, struct hash128 *keys, ui
     return peer;
 }
 
-/* RELEASE has no answer. That of a question behind it says that it has come: what was sent may lie
- * with the system, or with UCX, which moves on only while somebody waits for it. */
+/* RELEASE has no answer, so a FIND follows, whose answer shows that the RELEASE has arrived.
+ * Without it the bytes could stay with the system, or with UCX, which makes progress only while a
+ * thread waits. */
 static fathom_err send_releases(struct page_peers *p, struct peer *peer, const struct hash128 *keys,
                                 unsigned char *body, uint32_t n, fathom_diag *d)
 {
@@ -281,8 +282,8 @@ static fathom_err send_releases(struct page_peers *p, struct peer *peer, const s
     return find(p, peer, l, keys, 1, PEER_RELEASE_US, &n_found, d);
 }
 
-/* Also who has failed lately, perhaps for the reason that its reader has left. Nobody waits for
- * this: it has time, and is tried again, over a new connection. */
+/* Tells a server which keys to release, even one that has failed lately. No request waits for this,
+ * so it is tried several times, over new connections. */
 static void tell_releases(struct page_peers *p, struct peer *peer, const struct hash128 *keys,
                           unsigned char *body, uint32_t n)
 {
@@ -391,7 +392,7 @@ static struct peer *make_peer(const char *host, uint16_t port)
     return peer;
 }
 
-/* The place that was asked for the longest ago, of those that may be lost; PEERS_MAX: none may. */
+/* The place that was used the longest ago, of those that need not be kept; PEERS_MAX: none. */
 static uint32_t oldest_place(const struct page_peers *p)
 {
     uint32_t oldest = p->n_kept;
@@ -454,7 +455,7 @@ uint32_t page_peers_find(struct page_peers *p, uint32_t place, const struct hash
     if (n > FRAME_KEYS_MAX) n = FRAME_KEYS_MAX;
     if (n == 0) return 0;
     struct peer *peer = take_peer(p, place);
-    pthread_mutex_lock(&peer->lock); /* who has waited for another's failure need not fail too */
+    pthread_mutex_lock(&peer->lock); /* if another thread fails meanwhile, down_us says so */
     fathom_err err = clock_now_us() < atomic_load(&peer->down_us) ? FATHOM_OK : FATHOM_EIO;
     for (bool again = true; err && again;) {
         again = peer->finder.link != NULL;

@@ -4,9 +4,9 @@
  *
  *   FREE --accepted, it speaks--> BUSY --its thread ends--> DONE --joined--> FREE
  *
- * The acceptor alone goes from FREE and DONE, a connection's thread from BUSY. Who has not greeted
- * yet is a stranger: while all places are taken, the one that has been one for the longest goes for
- * a new connection, so that only strangers take places from each other. */
+ * Only the acceptor changes FREE and DONE, only the connection's thread changes BUSY. A connection
+ * that has not finished its greeting is a stranger. When all places are taken, the oldest stranger
+ * is ended for a new connection. So only strangers can lose their places. */
 #include "comm/page_service.h"
 
 #include <pthread.h>
@@ -53,8 +53,9 @@ struct page_service {
     atomic_uint_fast64_t noted_us;
 };
 
-/* Who still works when all should be done says how long it has been at it: what was told was a
- * guess, or the machine has become slower. */
+/* How long the prompts of this server take, as told to one that waits for pages. If they have taken
+ * longer than was noted, this is the time that they have taken so far: the noted time was a guess,
+ * or the machine has become slower. */
 static uint32_t tell_busy_ms(struct page_service *s)
 {
     const uint32_t told_ms = atomic_load(&s->busy_ms);
@@ -184,7 +185,7 @@ static void clear_place(struct place *p)
     atomic_store(&p->state, PLACE_FREE);
 }
 
-/* Of the stranger that came first; NULL: all have greeted. */
+/* Ends the oldest stranger and returns its place; NULL: all connections have greeted. */
 static struct place *take_from_stranger(struct page_service *s)
 {
     struct place *first = NULL;

@@ -1,7 +1,7 @@
 /* host_lanes.h - the data lanes of a host, what goes over them between ranks, and WORK
  *
- * Who leads or follows (host_runner.h, host_follow.h) makes the hub or the member that has the
- * links.
+ * host_runner.h (on host 0) makes the hub that has the links to the other hosts; host_follow.h (on
+ * the others) makes the member that has the link to host 0.
  */
 #ifndef FATHOM_ENGINE_HOST_LANES_H
 #define FATHOM_ENGINE_HOST_LANES_H
@@ -21,7 +21,7 @@
 struct engine_settings;
 struct model_config;
 
-/* What a host's ranks have of a page's record. */
+/* The part of a page record that the ranks of a host have. */
 struct record_part {
     uint64_t offset;
     uint64_t n_bytes;

@@ -1,10 +1,10 @@
 /* host_runner.c - host 0's runner: steps as WORK to other hosts, and to the ranks here
  *
- * Of several stages as many steps are under way as there are stages, and WORK says the block. Of
- * one stage steps are launched ahead as on one host: their ids come on each device from the draws
- * before them, and the other hosts are told the same calls in the same order, waits too, so that
- * their blocks go round as those here do. Where requests are cut over ranks, the lanes of other
- * hosts have blocks here, which are sent to them, and what they draw comes back (host_lanes.c).
+ * With several stages as many steps are under way as there are stages, and WORK says which block a
+ * step uses. With one stage steps are launched ahead as on one host: each device takes their ids
+ * from the draws before them. The other hosts get the same calls in the same order, waits too, so
+ * they use their blocks in the same order. With data parallelism the lanes of other hosts have
+ * blocks here, which are sent to them, and what they draw is sent back (host_lanes.c).
  */
 #include "engine/host_runner.h"
 

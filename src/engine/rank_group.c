@@ -1,4 +1,4 @@
-/* rank_group.c - what the engine calls of a group of ranks, and how it is made */
+/* rank_group.c - the calls that the engine makes to a group of ranks, and how a group is made */
 #include "engine/rank_group.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ static struct rank_group *group_of(struct step_runner *r)
 
 static fathom_err bind(struct step_runner *base)
 {
-    (void)base; /* the ranks' threads are the ranks' */
+    (void)base; /* each rank's thread has bound its own runner */
     return FATHOM_OK;
 }
 
@@ -78,8 +78,8 @@ static void use_block(struct step_runner *base, uint32_t i)
     show_block(g);
 }
 
-/* Of stages, for the last one here. Errors are those of any: who waits for a rank that has failed
- * fails too. */
+/* With stages, waits for the ranks of the last stage here. An error may be that of any rank: a rank
+ * that waits for a failed one fails too. */
 static fathom_err wait_for_last(struct rank_group *g, struct step_result *out)
 {
     const uint64_t n = g->flights[0].n;
@@ -139,7 +139,7 @@ static uint32_t get_waits(const struct step_runner *base, struct rank_waits *out
     return g->n_rank;
 }
 
-/* The command's page: of all ranks of a stage or lane alike, of which one copies it out. */
+/* Fills in which ranks copy a page: in to all ranks of the lane, or of each stage, out of one. */
 static void name_page(const struct rank_group *g, struct command *c, uint32_t page)
 {
     const uint32_t n_page = g->base.lane_pages, n = g->steps ? g->n_lane_rank : g->n_peer;
@@ -171,7 +171,8 @@ static fathom_err sync_ranks(struct step_runner *base)
     return FATHOM_OK;
 }
 
-/* One device copies in order; of several, one may still fill what another one reads. */
+/* A single device copies in order. With several ranks, one may still be filling the memory that
+ * another one reads, so the ranks are waited for first. */
 static fathom_err page_in(void *runner, uint32_t page, const void *from)
 {
     struct rank_group *g = runner;
@@ -185,7 +186,7 @@ static fathom_err page_in(void *runner, uint32_t page, const void *from)
 static fathom_err alloc_host(struct step_runner *base, size_t bytes, void **out, fathom_diag *d)
 {
     struct rank_group *g = group_of(base);
-    fathom_err err = FATHOM_EPEER; /* stays where rank 0 is lost */
+    fathom_err err = FATHOM_EPEER; /* stays if rank 0 is lost */
     const struct command c = {
         .kind = COMMAND_ALLOC, .bytes = bytes, .to = out, .err = &err, .diag = d};
     (void)rank_ring_ask(g, &c);
@@ -200,15 +201,14 @@ static bool has_lost(const struct rank_group *g)
     return lost;
 }
 
-/* A rank that is lost may still copy from or to it. */
+/* Not if a rank is lost: it may still copy from or to the memory. */
 static void release_host(struct step_runner *base, void *p)
 {
     const struct command c = {.kind = COMMAND_RELEASE, .to = p};
     if (!has_lost(group_of(base))) (void)rank_ring_ask(group_of(base), &c);
 }
 
-/* Every rank is idle when it is renewed, and all are before any gets work. One that is lost is so
- * for ever. */
+/* Renews all ranks while they are idle, before any gets work again. A lost rank stays lost. */
 static fathom_err renew(struct step_runner *base)
 {
     struct rank_group *g = group_of(base);
@@ -247,7 +247,8 @@ static int by_size(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* What the last steps have cost the ranks' threads; on a CPU that is the step itself. */
+/* Logs how long the ranks' threads took to launch the last steps; on a CPU that is the step itself.
+ * */
 static void log_costs(struct rank_group *g)
 {
     for (uint32_t i = 0; i < g->n_rank; i++) {
@@ -262,7 +263,7 @@ static void log_costs(struct rank_group *g)
     }
 }
 
-/* When no rank copies from or to them any more. */
+/* Frees the rooms of the hops, once no rank copies from or to them any more. */
 static void free_rooms(struct rank_group *g)
 {
     for (uint32_t i = 0; i <= g->n_stage; i++) {
@@ -272,7 +273,7 @@ static void free_rooms(struct rank_group *g)
     }
 }
 
-/* Threads end before runners go: a peer's memory stays until nobody reads it. */
+/* All threads end before the first runner is destroyed, because ranks read their peers' memory. */
 static void destroy(struct step_runner *base)
 {
     struct rank_group *g = group_of(base);
@@ -382,8 +383,8 @@ static fathom_err make_group(struct rank_group **out, const struct rank_sources 
     return FATHOM_OK;
 }
 
-/* Ranks are of lanes where requests are cut; before commands are told. Of a lane that has no other
- * beside it on this host it is the only one. */
+/* With data parallelism, divides the ranks into lanes; before the first command. If only one lane
+ * runs on this host, the group has no lanes. */
 static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *plan, fathom_diag *d)
 {
     const struct parallel *p = &g->from->settings->place.parallel;
@@ -403,8 +404,8 @@ static fathom_err make_lanes(struct rank_group *g, const struct memory_plan *pla
     return FATHOM_OK;
 }
 
-/* The ways between the stages, and at the edges to those of other hosts; before ranks are told
- * anything. */
+/* Makes the hops between the stages, and at the edges to stages of other hosts; before the first
+ * command. */
 static fathom_err make_hops(struct rank_group *g, fathom_diag *d)
 {
     const struct engine_settings *s = g->from->settings;
@@ -436,7 +437,7 @@ static fathom_err make_hops(struct rank_group *g, fathom_diag *d)
     return FATHOM_OK;
 }
 
-/* Rooms of the hops, which devices read and write fast; when the ranks' runners are there. */
+/* Allocates the rooms of the hops as memory that devices access fast; the runners must exist. */
 static fathom_err make_rooms(struct rank_group *g, fathom_diag *d)
 {
     const struct engine_settings *s = g->from->settings;
@@ -449,10 +450,10 @@ static fathom_err make_rooms(struct rank_group *g, fathom_diag *d)
     return FATHOM_OK;
 }
 
-/* Every rank loads, in its thread; its error is the group's, its own before a peer's. The wait for
- * them has no bound: what a load waits for is storage and the device, whose errors end it, and its
- * peers, who are given up after LOAD_PATIENCE_S. Storage that is slow is no fault, and a signal
- * ends the process meanwhile. */
+/* Every rank loads on its own thread. The group's error is that of a rank, preferably not one that
+ * a peer caused. Waiting here has no time limit: a load waits for storage and the device, whose
+ * errors end it, and for its peers, which are given up after LOAD_PATIENCE_S. Slow storage is no
+ * fault, and a signal still ends the process. */
 static fathom_err load(struct rank_group *g, fathom_diag *d)
 {
     struct host_rank *loads[PARALLEL_RANKS_MAX];

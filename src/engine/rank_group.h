@@ -1,23 +1,23 @@
 /* rank_group.h - the step runner over several ranks: one model runner and one thread for each
  *
- * The engine sees one runner. What it asks for is put into a ring that every rank's thread reads in
- * order, so all ranks make the same calls; what the engine writes for a step lies in the blocks of
- * rank 0's runner, from which every rank copies. All ranks draw the same ids; rank 0's are told.
+ * The engine sees one runner. Each of its calls becomes a command in a ring. Every rank's thread
+ * reads the ring in order, so all ranks make the same calls. The engine writes a step into the
+ * block of rank 0's runner, and every rank copies it from there. All ranks draw the same ids; the
+ * results are those of rank 0.
  *
- * Page records are equal on all ranks: a page is copied out from rank page % n, and in to all.
+ * Page records are equal on all ranks: a page is copied out of rank page % n, and in to all ranks.
  *
- * Where requests are cut too (parallel.h), the ranks that share one are a lane (step_runner.h). It
- * has blocks of its own and tells the ids that it draws, and its pages are copied out of one of its
- * ranks and in to all of them alone. All lanes make the same passes, so that they meet in every
- * layer.
+ * With data parallelism (parallel.h) the ranks that share requests are a lane (step_runner.h). A
+ * lane has blocks and results of its own. Its pages are copied out of one of its ranks, and in to
+ * its ranks only. All lanes make the same passes, so that their ranks meet in every layer.
  *
- * Ranks of several stages (stage_hop.h) are one group too: all have the same commands in the same
- * order, and a rank goes through them as fast as its rows come, so that each stage is at a step of
- * its own. Of a page each stage has a part of the record. Of several hosts a group has those stages
- * that run here (stage_net.h), and their part of a record is what pages are copied to and from.
+ * The ranks of several stages (stage_hop.h) are one group too. All get the same commands in the
+ * same order, and each goes on as fast as rows come from the stage before, so each stage is at
+ * another step. Each stage has a part of a page's record. With several hosts a group has the stages
+ * that run here (stage_net.h), and copies their part of a record.
  *
- * A rank that fails ends the group: its peers stop waiting for it, every call fails from then on,
- * and fault says which rank it was, in which layer, and why.
+ * When a rank fails the group has failed: its peers stop waiting for it, every later call returns
+ * an error, and fault says which rank it was, in which layer, and why.
  */
 #ifndef FATHOM_ENGINE_RANK_GROUP_H
 #define FATHOM_ENGINE_RANK_GROUP_H

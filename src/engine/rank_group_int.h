@@ -1,25 +1,27 @@
 /* rank_group_int.h - a ring of commands, and the threads that carry them out
  *
- *   ring      commands [n_done of the slowest rank, n_told); a place is written again when every
- *             rank is done with it
- *   n_told    commands put into the ring; the engine's thread writes it
- *   n_done    of a rank: commands carried out, or passed over after a failure
- *   lock      guards the conditions and the fault; numbers are also read without it
+ *   ring      the commands from n_done of the slowest rank up to n_told. A place is written again
+ *             when every rank is done with it
+ *   n_told    how many commands have been put into the ring; the engine's thread writes it
+ *   n_done    of a rank: how many commands it has carried out, or skipped after a failure
+ *   lock      guards the conditions and the fault; the numbers are also read without it
  *
- * Lanes. Rank i is of lane i / n_lane_rank; the first of a lane has the blocks, which the others
- * read, and tells what was drawn.
+ * Lanes. Rank i is in lane i / n_lane_rank. The first rank of a lane has the blocks, which the
+ * others read, and the results.
  *
- * Stages. Rank i is peer i % n_peer of stage i / n_peer of those that run here. A step's wait is
- * told right behind its draw: a rank is done with one step before it looks at the next one, and the
- * engine waits for the last stage alone. Where another host has stages, the hops at the edges are
- * stage_net.h's too, and the last host's first rank tells it what was drawn.
+ * Stages. Rank i is peer i % n_peer of stage i / n_peer, counting the stages that run here. The
+ * wait for a step is put into the ring right behind its draw: so a rank finishes one step before it
+ * looks at the next one, and the engine waits only for the last stage. If other hosts have stages,
+ * the hops at the edges belong to stage_net.h too, and the first rank of the last host's last stage
+ * gives it what was drawn.
  *
- * A rank that has failed passes over commands, so that the engine never waits for it. One that does
- * not end a command is lost: once another rank has failed, or when nothing moves for longer than
- * the ranks' patience, the engine goes on without it. Its thread cannot be ended, so that all it
- * may touch stays; the process is about to end. Where another host is what failed, the ranks here
- * go on in the next generation, and each has as long for its command as before. Invariants:
- * n_told - n_done <= RING for each rank; flights ascend in n.
+ * A rank that has failed skips commands, so that the engine never waits for it. A rank that does
+ * not end a command is lost once another rank has failed, or when nothing moves for longer than the
+ * ranks' patience. The engine then goes on without it. Its thread cannot be ended, so all memory
+ * that it may touch is kept; the process is about to end. If the reason is a lost host, the ranks
+ * here go on in the next generation, and each has the full time for its command again.
+ *
+ * Invariants: n_told - n_done <= RING for each rank; flights ascend in n.
  */
 #ifndef FATHOM_ENGINE_RANK_GROUP_INT_H
 #define FATHOM_ENGINE_RANK_GROUP_INT_H
@@ -35,11 +37,11 @@
 
 enum {
     RING = 64,
-    SPIN_NS = 20000,         /* looks for a command, or for a rank, before a thread sleeps */
-    LOAD_PATIENCE_S = 86400, /* for a rank that loads a layer */
-    FAREWELL_MS = 2000,      /* for a rank to end its command after another one's fault */
-    LOOK_MS = 100,           /* between looks at ranks that are waited for */
-    N_LAUNCH = 255,          /* steps of which a rank keeps what launching took */
+    SPIN_NS = 20000,         /* how long a thread spins before it sleeps */
+    LOAD_PATIENCE_S = 86400, /* how long a rank may load a layer */
+    FAREWELL_MS = 2000,      /* how long a rank may take to end its command after another's fault */
+    LOOK_MS = 100,           /* time between looks at ranks that are waited for */
+    N_LAUNCH = 255,          /* a rank keeps the launch times of so many steps */
 };
 
 enum command_kind {
@@ -59,16 +61,16 @@ enum command_kind {
 
 struct command {
     enum command_kind kind;
-    struct step step; /* launch, draw; of stages wait too */
-    uint32_t block;   /* of stages, likewise */
-    void *host;       /* their block; NULL: each rank's own */
-    uint32_t rank;    /* page_out, page_in: whose page, of peers rank .. rank + n_rank - 1 */
+    struct step step; /* launch, draw; with stages also wait */
+    uint32_t block;   /* with stages: the step's block */
+    void *host;       /* launch, draw: the block's memory; NULL: each lane's own */
+    uint32_t rank;    /* page_out, page_in: for the peers rank .. rank + n_rank - 1 */
     uint32_t n_rank;
     uint32_t page;
     void *to;         /* page_out; alloc: void ** */
     const void *from; /* page_in */
     size_t bytes;     /* alloc */
-    fathom_err *err;  /* alloc: what became of it */
+    fathom_err *err;  /* alloc: its result */
     fathom_diag *diag;
 };
 
@@ -85,14 +87,14 @@ struct rank {
     uint32_t i;
     uint32_t peer;                   /* its number in its stage */
     struct engine_settings settings; /* with this rank's place */
-    struct host_rank load;           /* meets the others while it loads */
-    struct backend *backend;         /* until the runner has it */
+    struct host_rank load;           /* with which ranks wait for each other while they load */
+    struct backend *backend;         /* belongs to the runner once that is made */
     struct step_runner *runner;
     struct runner_stage stage;
-    uint64_t record_offset; /* of its stage's part, in what a page's record has of stages here */
-    struct step_result results[PARALLEL_STAGES_MAX]; /* of the last wait, of stages by block */
-    fathom_err err;                                  /* the first; written before n_done */
-    fathom_diag diag;                                /* of creation */
+    uint64_t record_offset; /* of its stage's part of a page record, among the stages here */
+    struct step_result results[PARALLEL_STAGES_MAX]; /* of the last wait; with stages, by block */
+    fathom_err err;                                  /* the first error; written before n_done */
+    fathom_diag diag;                                /* of an error while it was made */
     pthread_t thread;
     bool has_thread;
     uint64_t n_step; /* launched; this thread's */

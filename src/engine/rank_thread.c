@@ -1,4 +1,4 @@
-/* rank_thread.c - a rank carries out commands */
+/* rank_thread.c - a rank's thread: makes its runner and carries out commands */
 #include <stdio.h>
 
 #include "backend/backend.h"
@@ -9,7 +9,7 @@
 #include "engine/rank_group_int.h"
 #include "engine/runner.h"
 
-/* No stage waits for another one any more. */
+/* Breaks all hops, so that no stage waits for another one any more. */
 static void break_hops(struct rank_group *g)
 {
     ASSERT(atomic_load(&g->has_fault));
@@ -27,14 +27,14 @@ static bool is_of_host(const struct rank_group *g, fathom_err err)
     return g->net || (g->hosts && g->hosts->is_lost(g->hosts, why, sizeof why));
 }
 
-/* The first rank that fails by itself is the fault; peers that it leaves alone say so only where
- * no rank has failed, such as one that does not come. */
+/* Notes the first fault of the group. Errors of peers that waited for the failed rank come later,
+ * and count only if no rank has failed itself, for example because one does not come. */
 static void note_fault(struct rank *r, fathom_err err)
 {
     struct rank_group *g = r->group;
     const bool is_parted = is_of_host(g, err);
     r->err = err;
-    pthread_mutex_lock(&g->lock); /* until the fault is whole: peers are told under it */
+    pthread_mutex_lock(&g->lock); /* until the fault is whole; abandon, within, fails the peers */
     if (!atomic_load(&g->has_fault)) {
         int n = snprintf(g->fault, sizeof g->fault, "rank %u of %u, layer %u, step %llu: ", r->i,
                          g->n_rank, runner_layer(r->runner), (unsigned long long)r->n_step);
@@ -55,7 +55,8 @@ static void note_fault(struct rank *r, fathom_err err)
     break_hops(g);
 }
 
-/* A step is over for this rank. A net that is broken is no error of it: who waits is told. */
+/* Waits for a step. If the net is broken, that is no error of this rank: those who wait learn of
+ * it. */
 static fathom_err end_step(struct rank *r, const struct command *c)
 {
     struct step_result *result = &r->results[c->block];

@@ -1,15 +1,15 @@
-/* stage_hop.h - the residual stream of a step on its way from one stage to the next
+/* stage_hop.h - hands the residual stream of a step from one stage to the next
  *
- * A hop lies before each stage but the first. It has room for the rows of every step that may be
- * under way, by the number of the step's block. One rank of the stage before fills a room and gives
- * it; all ranks of the stage behind take it, in the order in which steps are given, and give it
- * back. Where the stages are on two hosts, each has a hop, and stage_net.h takes from the one and
- * gives to the other.
+ * There is a hop before each stage but the first. It has a room for the rows of each step that may
+ * be under way, one for each block. One rank of the stage before fills a room and gives it. All
+ * ranks of the stage behind take the rooms in the order in which they were given, and release them.
+ * If the stages are on two hosts, each host has a hop, and stage_net.h takes from the one and gives
+ * to the other.
  *
  *   WORKS --stage_hop_break--> BROKEN: nothing is given any more --stage_hop_renew--> WORKS
  *
- * What was given before a break is taken by all takers: either each rank of a stage computes a step
- * or none does, so that on devices that wait for each other none waits in vain.
+ * What was given before a break is still taken by all takers. So either every rank of a stage
+ * computes a step or none does, and no device waits in vain for another.
  */
 #ifndef FATHOM_ENGINE_STAGE_HOP_H
 #define FATHOM_ENGINE_STAGE_HOP_H

@@ -1,15 +1,15 @@
-/* stage_net.h - steps on their way between the stages of several hosts
+/* stage_net.h - sends steps between the stages of several hosts
  *
- * Host r has the r-th run of stages. Rows go from the last stage of a host to the first one of the
- * next host, and what the last host draws goes to host 0, which plans. Links are a star: every
- * other host has one to host 0, which hands on what one of them sends to the next.
+ * Host r has the r-th run of stages. Rows go from the last stage of a host to the first stage of
+ * the next host. What the last host draws goes to host 0, which plans. The links form a star: every
+ * other host has one to host 0, and host 0 forwards what one of them sends to the next.
  *
  *   IDLE --stage_net_begin--> WORKS --a link or a rank fails--> BROKEN --stage_net_end--> IDLE
  *
- * While it WORKS a thread sends the rows that this host's last stage gives, and a thread for each
- * link receives. Packets are whole: one thread of host 0 sends to each host, and those of another
- * host send one after the other. BROKEN
- * breaks hops and links too, so that nobody waits for what does not come.
+ * In WORKS one thread sends the rows that this host's last stage gives, and a thread for each link
+ * receives. Packets do not mix: on host 0 only one thread sends to each host, and on another host
+ * threads send one after the other. In BROKEN the hops and links are broken too, so that no thread
+ * waits for rows that will not come.
  */
 #ifndef FATHOM_ENGINE_STAGE_NET_H
 #define FATHOM_ENGINE_STAGE_NET_H
@@ -52,8 +52,9 @@ void stage_net_attach(struct stage_net *n, struct stage_hop *in, struct stage_ho
  * Errors  EIO: a thread cannot start; it is IDLE then. */
 fathom_err stage_net_begin(struct stage_net *n, struct page_link *const *links, fathom_diag *d);
 
-/* stage_net_break - this host's part has failed; any thread. Of IDLE the hops alone.
- * stage_net_end - likewise, and IDLE when its threads have ended; the thread that begins */
+/* stage_net_break - this host's part has failed; any thread. If IDLE, breaks only the hops.
+ * stage_net_end - the same, then wait for the net's threads and be IDLE; from the thread that calls
+ * stage_net_begin */
 void stage_net_break(struct stage_net *n, const char *why);
 void stage_net_end(struct stage_net *n);
 

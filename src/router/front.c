@@ -218,7 +218,7 @@ static bool is_near(const struct connection *c)
            strncmp(remote, "::ffff:127.", 11) == 0;
 }
 
-/* Takes as long wherever they differ. */
+/* Compares keys; the time does not depend on where they differ. */
 static bool is_key(const char *given, const char *key)
 {
     size_t n = strlen(key);
@@ -227,7 +227,8 @@ static bool is_key(const char *given, const char *key)
     return differs == 0;
 }
 
-/* A page in a browser of this machine may not change the pool: it cannot but tell its origin. */
+/* Whether a request may add and remove servers. Without a key, only from this machine and not from
+ * a web page: a browser always sends the page's origin. */
 static bool may_change(const struct exchange *x, const struct head *h)
 {
     const char *bearer = head_find(h, "Authorization"), *given = head_find(h, "X-API-Key");
@@ -249,8 +250,9 @@ static void add_path(struct buf *out, const char *path)
     }
 }
 
-/* Fields that this connection has made its own, and passes, which are not the client's to give. A
- * host leaves a router its pass, and tells alone who its client is. */
+/* Fields of the client that are not passed on: those of this connection only, and passes, which a
+ * client may not give. A host passes on a router's stream pass, and replaces the fields that say
+ * who the client is. */
 static bool is_own_field(const struct front *f, const char *name)
 {
     static const char *const names[] = {
@@ -336,7 +338,7 @@ static void end_exchange(void *arg)
     mem_free(x);
 }
 
-/* Who is refused whatever the body. */
+/* Refuses requests that can be refused by their head. */
 static void check_head(struct exchange *x, const struct head *h)
 {
     struct front *f = x->all;
@@ -413,8 +415,8 @@ static void keep_body(struct exchange *x, const char *bytes, size_t n)
     x->held = 0;
 }
 
-/* As a server does: a body that is refused is read on without being kept, so that its answer is
- * found behind it, and one of twice the limit is cut. */
+/* As in a server: a refused body is read to its end without being kept, because some clients read
+ * the answer only after they have sent all. The connection ends at twice the limit. */
 static bool take_body(void *arg, const char *bytes, size_t n)
 {
     struct exchange *x = arg;
@@ -471,7 +473,8 @@ static void go_on(void *arg)
     x->is_answered = true;
 }
 
-/* Once the body is whole: host 0 may have come anew meanwhile. */
+/* Adds this host's pass. Called when the body is whole, because host 0 may have come back with
+ * another key meanwhile. */
 static void add_host_pass(struct exchange *x)
 {
     char text[FRONT_TEXT_BYTES];
@@ -511,9 +514,9 @@ static ssize_t read_stream(void *arg, char *bytes, size_t max)
     return relay_read(x->relay, bytes, max);
 }
 
-/* The connection shuts by itself once its exchange has ended; until then the server goes on for
- * nobody. What is no POST is answered at once, or within relay.c's AT_ONCE_MS: there the client may
- * just have said all. */
+/* Ends the connection, and with it the server's work for this request. Not for other methods than
+ * POST: they are answered soon (relay.c's AT_ONCE_MS), and the client may have closed only its
+ * sending side. */
 static void client_left(void *arg)
 {
     struct exchange *x = arg;

@@ -74,7 +74,7 @@ static void add_header(struct buf *fields, const char *name, const char *value)
     (void)buf_printf(fields, "%s: %s\r\n", name, value);
 }
 
-/* Whether a job will answer: the body is needed, and the engine. */
+/* Whether a job will answer, with the body and the engine. */
 static bool has_prompt(const struct exchange *x)
 {
     return x->route && !x->route->get && !x->route->call;
@@ -86,7 +86,7 @@ static bool is_anthropic(const struct exchange *x)
     return port_is_anthropic(&x->all->port, x->path);
 }
 
-/* What of the request has been passed over. */
+/* Adds a header that says which parts of the request were ignored. */
 static void add_warnings(const struct api_warnings *w, struct buf *fields)
 {
     (void)buf_printf(fields, "warnings: %s", w->text);
@@ -94,8 +94,8 @@ static void add_warnings(const struct api_warnings *w, struct buf *fields)
     (void)buf_add_str(fields, "\r\n");
 }
 
-/* The load as balancers read it that go by ORCA: Envoy, and those of gRPC. Who is refused, for want
- * of a key say, is not told. */
+/* Adds the load in the form of ORCA, which Envoy and gRPC's load balancers read. Not to refused
+ * requests, for example those without a key. */
 static void add_load(const struct exchange *x, struct buf *fields)
 {
     static const char *const forms[] = {
@@ -293,8 +293,8 @@ static void client_left(void *arg)
 
 /* ---- requests ------------------------------------------------------------------------------ */
 
-/* A browser adds the login of this server to what any page asks for; only the server's own page may
- * spend it. */
+/* A browser sends its login for this server with requests of any page. Whether this request may use
+ * it: only those of the server's own page may. */
 static bool may_use_login(const struct exchange *x, const struct head *h)
 {
     const struct access_asker asker = {.method = route_method(x->method),
@@ -398,7 +398,7 @@ static void read_load_form(struct exchange *x, const char *form)
     if (strcasecmp(form, "JSON") == 0) x->load_form = LOAD_JSON;
 }
 
-/* Of a client of another host that host has told it. */
+/* Notes the client's address. If another host forwards the request, that host tells it. */
 static void take_remote(struct exchange *x, const struct head *h)
 {
     const char *remote = connection_remote(x->connection);
@@ -409,7 +409,7 @@ static void take_remote(struct exchange *x, const struct head *h)
     (void)snprintf(x->remote, sizeof x->remote, "%s", remote ? remote : "");
 }
 
-/* Keeps what of the head the answer will need. */
+/* Copies the parts of the head that are needed later. */
 static fathom_err keep_head(struct exchange *x, const struct head *h)
 {
     char stream[8];
@@ -491,8 +491,8 @@ static void keep_body(struct exchange *x, const char *bytes, size_t n)
     drop_body(x);
 }
 
-/* A body that turns out too long is read on without being kept, so that a client that looks for the
- * answer after its body finds it. A body of twice the limit is cut. */
+/* A body that turns out too long is read to its end without being kept, because some clients read
+ * the answer only after they have sent all. The connection ends at twice the limit. */
 static bool take_body(void *arg, const char *bytes, size_t n)
 {
     struct exchange *x = arg;
