@@ -9,12 +9,12 @@
  *     |                      `--anything else--> TEXT
  *     `--call marker--> [call]
  *
- * A part looks at whole tokens at `pos`. It takes one, waits for more text, or leaves. Its
- * decisions depend on the bytes alone, never on how many of them have come so far: events joined
- * are the same however the stream is cut.
+ * Each part looks at the text at `pos`. It takes a piece of it, waits for more text, or leaves to
+ * another part. Its decisions depend on the bytes alone, never on how many of them have come so
+ * far: the events, joined, are the same however the stream is cut.
  *
- * Invariants (parser_check): start <= pos <= window.len; in PART_TEXT start == pos; a call is open
- * exactly in the parts of a call after its name; what is held between two pushes is bounded.
+ * Invariants (parser_check): start <= pos <= window.len. In PART_TEXT start == pos. A call is open
+ * exactly in the parts of a call after its name. The text held between two pushes is bounded.
  */
 #include <string.h>
 

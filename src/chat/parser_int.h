@@ -1,6 +1,6 @@
-/* parser_int.h - the answer parser: what its stages and the two markups share
+/* parser_int.h - the answer parser: what its stages and the markups share
  *
- *   parser_window.c  window, events, ways out of a part: what the others stand on
+ *   parser_window.c  window, events, ways out of a part: used by all others
  *   parser_json.c    calls of V3, R1, V3.1 and Kimi K2, whose arguments are JSON text
  *   parser_v32.c     calls of V3.2, whose arguments are DSML parameters
  *   parser.c         reasoning, text between calls, the driver
@@ -34,7 +34,7 @@ enum parser_part {
     PART_VALUE_LONG, /* V3.2: inside one that streams */
 };
 
-/* Does the window hold this at that place? MORE: it may, once more text has come. */
+/* Whether the window has a certain text at a position. MORE: not known until more text has come. */
 enum look { LOOK_NO, LOOK_YES, LOOK_MORE };
 
 enum step { STEP_AGAIN, STEP_MORE };
@@ -66,8 +66,9 @@ extern const struct markup parser_markup_v31;
 extern const struct markup parser_markup_v32;
 extern const struct markup parser_markup_kimi;
 
-/* Window: text[start .. pos) is not committed, it becomes content if the markup breaks; text from
- * pos on has not been taken by the part. Invariants: parser_check. */
+/* The window: text[start .. pos) has been taken but not committed, and becomes content if the
+ * markup turns out to be broken. Text from pos on has not been taken yet. Invariants: parser_check.
+ * */
 struct chat_parser {
     struct chat_style style;
     json_t *tools; /* owned reference; NULL: tool markup stays content */
@@ -114,7 +115,7 @@ enum look parser_skip_space(const struct chat_parser *p, size_t *at);
 /* parser_find - move *at to the first byte of `set`. NO: not within `max` bytes */
 enum look parser_find(const struct chat_parser *p, size_t *at, const char *set, size_t max);
 
-/* parser_commit - everything before `at` is dealt with */
+/* parser_commit - everything before `at` is done with: it will not become content */
 void parser_commit(struct chat_parser *p, size_t at);
 
 /* ---- events (parser_window.c) ----------------------------------------------------------- */
@@ -137,7 +138,7 @@ void parser_end_call(struct chat_parser *p);
 
 /* ---- ways out of a part (parser_window.c) ----------------------------------------------- */
 
-/* parser_to_text - the call is over, or was none: what is not committed is text again */
+/* parser_to_text - the call is over, or was none: text that is not committed becomes content */
 enum step parser_to_text(struct chat_parser *p, bool after_call);
 
 /* parser_is_cut - end of the stream: the beginning of a marker at `at` is more than "<" or "</",

@@ -34,8 +34,9 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Drafts that r gets: as many as pay, end within its length, and are made at positions whose pages
- * it has. The first is made at the position of the last row computed, each other one further on. */
+/* How many drafts r gets: as many as pay, fit into its length, and are made at positions that its
+ * pages hold. The first is made at the position of the last computed row, each other one a position
+ * later. */
 static uint32_t count_wanted(const struct drafter *d, struct request *r)
 {
     if (r->state != REQUEST_RUNNING) return 0;
@@ -46,7 +47,7 @@ static uint32_t count_wanted(const struct drafter *d, struct request *r)
     return least(least(n, request_draft_room(r)), n_row_ahead + 1);
 }
 
-/* Drafts are drawn by the rows of the targets, in their order. */
+/* Writes the sample rows of the next drafts, one for each target, in their order. */
 static void draw_next(const struct drafter *d, const struct batch_layout *l, void *host,
                       struct step *step)
 {
@@ -106,8 +107,8 @@ void drafter_drop(struct drafter *d, const struct request *r)
     }
 }
 
-/* A draft that cannot come is the end of its request's. The constraint stays ahead of the known
- * tokens, where the next draft is drawn. */
+/* A draft that the constraint does not allow is dropped, and its request gets no more drafts. The
+ * constraint stays ahead of the known tokens, at the position where the next draft is drawn. */
 void drafter_take(struct drafter *d, const int32_t *ids)
 {
     for (uint32_t i = 0; i < d->n_target; i++) {

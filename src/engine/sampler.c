@@ -22,7 +22,8 @@ static void add_bias(struct sampler *s, const struct sequence *q, struct sample_
     for (uint32_t i = 0; i < row->n_bias; i++) bias[s->n_bias++] = q->bias[i];
 }
 
-/* Bans of the first row, if it has any: the later ones have the same or none. */
+/* Adds the stop ids as bans of a request's first row, while they do not count. The later rows use
+ * the same bans, or none. */
 static void add_bans(struct sampler *s, const struct request *r, struct sample_row *row)
 {
     int32_t *ban = (int32_t *)((char *)s->host + s->l->ban);
@@ -44,7 +45,7 @@ bool sampler_reads_ids(const struct sequence *q, uint32_t n_behind)
     return has_penalty(&q->row) || constraint_n_free(&q->constraint) <= n_behind;
 }
 
-/* Of the tokens from `position` on, those that may be any whatever those before them are. */
+/* How many tokens, from `position` on, may be any token, whatever the tokens before them are. */
 static uint32_t count_free(const struct sequence *q, uint32_t position)
 {
     const uint32_t n_known = q->request.n_token + q->constraint.n_ahead;
@@ -54,7 +55,8 @@ static uint32_t count_free(const struct sequence *q, uint32_t position)
     return n_free > n_gone ? n_free - n_gone : 0;
 }
 
-/* The ids before the last of n rows; each row reads as many as it has. */
+/* Copies the request's first n_id ids. All its rows share this copy; each reads as many ids as
+ * stand before its own position. */
 static void add_history(struct sampler *s, const struct request *r, uint32_t n_id,
                         struct sample_row *row)
 {
@@ -100,7 +102,7 @@ void sampler_add(struct sampler *s, const struct sequence *q, uint32_t logit_row
     if (first.n_top > s->n_top) s->n_top = first.n_top;
 }
 
-/* Rows that tell of the prompt tokens first + 1 .. first + n. */
+/* Adds rows that give the log-probabilities of the prompt tokens first + 1 .. first + n. */
 static void add_prompt(struct sampler *s, const struct sequence *q, uint32_t logit_row,
                        uint32_t first, uint32_t n)
 {
@@ -173,7 +175,7 @@ void sampler_build(const struct batch_layout *l, const struct plan *plan, void *
     sampler_end(&s, out);
 }
 
-/* The masks of one entry, from number `first` on; returns how many it has. */
+/* Writes the masks of one entry, from number `first` on; returns how many it has. */
 static uint32_t fill_entry(const struct batch_layout *l, const struct plan_entry *e, void *host,
                            uint32_t first)
 {

@@ -1,7 +1,7 @@
-/* matcher.c - where an output stands
+/* matcher.c - the position of an output in its grammar
  *
- * A matcher keeps the threads between two tokens, with the frames that they use and no others.
- * Invariants: matcher_check.
+ * Between two tokens a matcher has the threads, and only those frames that they use. Invariants:
+ * matcher_check.
  *
  *   [begin] --token--> [threads] --token--> ... --EOS where the grammar may end--> [ended]
  */
@@ -30,7 +30,7 @@ static void matcher_check(const struct matcher *m)
 
 /* ---- keeping threads -------------------------------------------------------------------- */
 
-/* Copies a stack into m, sharing what is there; FRAMES_MAX when there is no room. */
+/* Copies a stack into m, sharing frames that are there already; FRAMES_MAX: there is no room. */
 static uint32_t keep_stack(struct matcher *m, const struct work *w, uint32_t frame)
 {
     uint32_t path[GRAMMAR_DEPTH_MAX], n = 0, at = FRAME_BOTTOM;
@@ -136,7 +136,8 @@ static void begin_mask(const struct matcher *m, uint32_t *words, size_t n_word)
     for (uint32_t i = 0; i < m->n_eos && matcher_can_end(m); i++) mask_set(words, m->eos[i]);
 }
 
-/* What is too much work for whole tokens goes on byte by byte. */
+/* If finding all tokens would be too much work, the mask has only tokens of one byte, and markers.
+ * */
 fathom_err matcher_fill_mask(const struct matcher *m, uint32_t *words, size_t n_word)
 {
     struct work w;
@@ -156,8 +157,9 @@ fathom_err matcher_fill_mask(const struct matcher *m, uint32_t *words, size_t n_
 
 /* ---- going on --------------------------------------------------------------------------- */
 
-/* One marker, or up to GRAMMAR_TOKEN_BYTES_MAX bytes. The threads go one after the other, as they
- * do in a mask, so that what the mask allows is taken whatever limits are met. */
+/* Steps over one marker, or up to GRAMMAR_TOKEN_BYTES_MAX bytes. The threads are stepped one after
+ * the other, as for a mask: so a token that the mask allows is accepted, even where limits are met.
+ * */
 static fathom_err advance(struct matcher *m, const uint32_t *symbols, size_t n)
 {
     struct work w;

@@ -1,37 +1,38 @@
 /* matcher_mask.c - which tokens a thread may take
  *
- * Three ways, from cheap to dear:
+ * There are three ways to find out, from cheap to expensive:
  *
- *   string  inside a JSON string the vocabulary has the mask; only tokens that close the string are
- *           followed into the grammar around it
- *   kept    a state that was dear before has a mask of the tokens that stay in its rule, and a list
- *           of trie nodes where others leave it, to be followed into the caller
- *   walk    the trie, byte by byte
+ *   string  inside a JSON string the vocabulary has the mask ready. Only tokens that close the
+ *           string are followed into the grammar around it
+ *   kept a state that was expensive before has a kept mask: the tokens that stay in its rule, and
+ *           a list of the trie nodes where others leave it, which are followed into the caller
+ *   walk    walk over the trie, byte by byte
  *
  * A kept mask does not depend on the calls that are open around the state, so it serves every
  * request.
  *
  *   cache of a state:  0 --walk, cheap--> NONE
- *                      0 --walk, dear--> WANTED --next time--> BUSY --filled--> kept
+ *                      0 --walk, costly--> WANTED --next time--> BUSY --filled--> kept
  *                                                                   `--no room--> NONE
  */
 #include <string.h>
 
 #include "grammar/matcher_int.h"
 
-enum { EXIT_UNITS = 64 }; /* of a node where a kept mask is left */
+enum { EXIT_UNITS = 64 }; /* work for a node where a kept mask is left */
 
-/* A walk in which the caller is not known, for a mask that is kept. */
+/* A walk without a known caller, which makes a kept mask. */
 struct relative {
     const struct symbol_set *follow; /* bytes that may come after the rule */
     uint32_t *exits;                 /* [KEPT_EXITS_MAX] */
     uint32_t n_exit;
     bool overflow;
-    bool can_exit[LEVELS_MAX + 1]; /* whether some thread of the level is at the rule's end */
+    bool can_exit[LEVELS_MAX + 1]; /* whether the rule may end for some thread of the level */
 };
 
-/* The tokens that end at a node. Half of the nodes end one and hardly any more, so the first is
- * added without a branch: a node without one has that of its subtree at hand. */
+/* Adds the tokens that end at a node. At half of the nodes one token ends, and at hardly any node
+ * more. So the first is added without a branch: at a node without tokens, ids[begin] is valid too,
+ * and belongs to its subtree. */
 static inline void add_tokens(const struct grammar_vocab *v, uint32_t node, uint32_t *words)
 {
     const uint32_t begin = v->first[node], n = v->first[node + 1] - begin;
@@ -61,8 +62,8 @@ static void add_exit(struct relative *r, uint32_t node, uint8_t byte)
 static uint32_t walk(struct work *w, uint32_t begin, uint32_t end, uint32_t level,
                      struct relative *r, uint32_t *words);
 
-/* Flags of states where a way is more than a look into a row: it counts, calls, or goes on in a
- * caller that is known. */
+/* Flags of states that are not plain. In a plain state, following a byte is one look into a row; in
+ * the others characters are counted, calls opened, or a known caller may go on. */
 static unsigned flags_not_plain(uint32_t frame)
 {
     return STATE_CALLS | STATE_HUB | (frame < FRAME_FIRST ? 0 : STATE_ACCEPT);
@@ -75,8 +76,8 @@ static bool is_plain(const struct work *w, const struct thread *t)
            w->frames[t->frame].depth + g->need_max <= GRAMMAR_DEPTH_MAX;
 }
 
-/* walk() for a level with one plain thread: as long as it stays plain there is nothing but a state
- * for each depth. */
+/* walk() for a level with one thread in a plain state. As long as it stays plain, all that is
+ * needed is a state for each depth. */
 static uint32_t walk_plain(struct work *w, uint32_t begin, uint32_t end, uint32_t level,
                            struct relative *r, uint32_t *restrict words)
 {
@@ -111,10 +112,11 @@ static uint32_t walk_plain(struct work *w, uint32_t begin, uint32_t end, uint32_
     return n_visit;
 }
 
-/* The subtrees [begin, end) from a level, which stands before their first byte.
+/* Walks over the subtrees [begin, end) of the trie, from a level that stands before their first
+ * byte.
  *
- *   r  NULL: the caller is known
- * Returns the number of nodes looked at. */
+ *   r  for a kept mask; NULL: the caller is known
+ * Returns the number of nodes visited. */
 static uint32_t walk(struct work *w, uint32_t begin, uint32_t end, uint32_t level,
                      struct relative *r, uint32_t *words)
 {
@@ -143,7 +145,7 @@ static uint32_t walk(struct work *w, uint32_t begin, uint32_t end, uint32_t leve
     return n_visit;
 }
 
-/* All tokens, from a thread alone at level 0. */
+/* Walks over the whole trie, from level 0 with a single thread. */
 static uint32_t walk_all(struct work *w, struct thread t, struct relative *r, uint32_t *words)
 {
     const uint32_t n_node = w->g->vocab->n_node;
@@ -152,7 +154,7 @@ static uint32_t walk_all(struct work *w, struct thread t, struct relative *r, ui
     return walk(w, 0, n_node, 0, r, words);
 }
 
-/* Level 0 becomes the caller of a thread's rule; false when there is none. */
+/* Makes level 0 the caller of a thread's rule; false: there is none. */
 static bool enter_caller(struct work *w, struct thread t, uint32_t n_frame)
 {
     w->n_frame = n_frame;
@@ -169,7 +171,7 @@ static void add_words(uint32_t *words, const uint32_t *more, size_t n_word)
     for (size_t i = 0; i < n_word; i++) words[i] |= more[i];
 }
 
-/* At the hub of a string with room for n_left more characters. */
+/* Adds the tokens inside a string, at its hub, that have at most n_left characters. */
 static void add_short(const struct grammar_vocab *v, uint32_t n_left, uint32_t *words)
 {
     if (n_left < TEXT_SHORT) {
@@ -182,7 +184,8 @@ static void add_short(const struct grammar_vocab *v, uint32_t n_left, uint32_t *
     }
 }
 
-/* False: the tables do not answer for a string so near its longest. */
+/* Adds the tokens of a thread inside a JSON string. False: so near to the string's maximal length
+ * the tables cannot tell. */
 static bool add_in_text(struct work *w, struct thread t, uint32_t *words)
 {
     const struct grammar *g = w->g;
@@ -212,7 +215,7 @@ static bool add_in_text(struct work *w, struct thread t, uint32_t *words)
 
 /* ---- kept masks ------------------------------------------------------------------------- */
 
-/* A mask for a state, when there is room for one more. */
+/* Makes a kept mask for a state, if there is room for one more. */
 static uint16_t keep_mask(struct work *w, uint32_t state)
 {
     struct grammar *g = (struct grammar *)w->g;
@@ -231,9 +234,10 @@ static uint16_t keep_mask(struct work *w, uint32_t state)
     return r.overflow || w->over ? CACHE_NONE : (uint16_t)(i_kept + 1);
 }
 
-/* False: by this alone it is not certain that one walk would be within the limit. It would cost at
- * most four times what the kept one has and those from the exits do: its threads are compared with
- * both, and go over the calls that a walk from a settled place has behind it. */
+/* Adds a kept mask and what its exits lead to. False: it is not certain that a plain walk would
+ * stay within the limit, so the caller must walk to find out. A walk costs at most four times as
+ * much as making the kept mask and following the exits: its threads are compared with those of
+ * both, and it repeats calls that are already open where a part begins. */
 static bool add_kept(struct work *w, struct thread t, uint32_t i_kept, uint64_t limit,
                      uint32_t *words)
 {
@@ -257,7 +261,8 @@ static bool add_kept(struct work *w, struct thread t, uint32_t i_kept, uint64_t 
     return !w->over && 4 * (units + w->units) <= limit;
 }
 
-/* Frames are so few that no call in a token can meet the limit, whoever the caller is. */
+/* Whether the stack is so low that no call within a token can reach the depth limit, whatever the
+ * caller is. */
 static bool is_shallow(const struct work *w, struct thread t)
 {
     uint32_t most = GRAMMAR_TOKEN_BYTES_MAX + w->g->need_max;
@@ -298,8 +303,8 @@ static bool is_text_rule(const struct grammar *g, uint32_t rule)
     return g->states[g->rules[rule].start].flags & STATE_TEXT;
 }
 
-/* Before the inside of one of several strings, which only their lengths tell apart: each of them
- * has its tables. False: there are other ways too. */
+/* For a state whose only ways are calls of JSON strings, which differ in their lengths: adds the
+ * tokens of each by the tables. False: the state has other ways too. */
 static bool add_strings(struct work *w, struct thread t, uint64_t limit, uint32_t *words)
 {
     const struct grammar *g = w->g;
