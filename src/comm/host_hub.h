@@ -8,10 +8,11 @@
  *
  *   GATHERING --host_hub_gather, all JOINED: GO--> WHOLE --a host is lost--> GATHERING
  *
- * A host that is lost takes the others' seats with it: each is told why and joins anew, with its
- * weights where they are. So every generation begins with links that carry nothing old.
- * Invariants: WHOLE has all seats JOINED; generations ascend; a link is closed by host_hub_gather
- * or the acceptor alone, never while another thread may use it.
+ * When a host is lost, all other hosts lose their seats too: each is told why, and joins anew
+ * without loading its weights again. So every generation begins with links that carry nothing old.
+ *
+ * Invariants: in WHOLE all seats are JOINED. Generations ascend. Only host_hub_gather and the
+ * acceptor close a link, and never while another thread may use it.
  */
 #ifndef FATHOM_COMM_HOST_HUB_H
 #define FATHOM_COMM_HOST_HUB_H
@@ -39,44 +40,44 @@ struct host_hub_config {
     void *arg;
 };
 
-/* host_hub_create - listen, and greet who comes
+/* host_hub_create - listen, and greet the hosts that connect
  * Errors  EINVAL: host; EIO: the port is taken, or a thread cannot start; ENOMEM. */
 fathom_err host_hub_create(struct host_hub **out, const struct host_hub_config *c, fathom_diag *d);
 void host_hub_destroy(struct host_hub *h); /* accepts NULL; tells all hosts */
 
-/* host_hub_end - tells all hosts that host 0 ends; it is never WHOLE again */
+/* host_hub_end - tell all hosts that host 0 ends; the hub is never WHOLE again */
 void host_hub_end(struct host_hub *h);
 
-/* host_hub_port - that it listens on */
+/* host_hub_port - the port that it listens on */
 uint16_t host_hub_port(const struct host_hub *h);
 
-/* host_hub_gather - begin a generation when all hosts are there
- * Needs   nobody who sends or receives by the hub; not WHOLE.
- * Errors  EPEER: not all are there; names who was lost, or who has not come. */
+/* host_hub_gather - begin a generation, if all hosts have joined
+ * Needs   no thread sends or receives over the hub's links; not WHOLE.
+ * Errors  EPEER: not all have joined; *d names the host that was lost, or has not come. */
 fathom_err host_hub_gather(struct host_hub *h, fathom_diag *d);
 
-/* host_hub_is_whole - the generation goes on; any thread */
+/* host_hub_is_whole - whether all hosts of the generation are still there; any thread */
 bool host_hub_is_whole(struct host_hub *h);
 
 /* host_hub_generation - the newest that has begun; 0: none */
 uint64_t host_hub_generation(struct host_hub *h);
 
-/* host_hub_n_page - pages that a lane of each host has room for: the least of what all have told
+/* host_hub_n_page - pages of a lane that every host has room for: the least that any has told
  *
- * Needs  WHOLE, as host_hub_gather leaves it. */
+ * Needs  WHOLE, right after host_hub_gather. */
 uint32_t host_hub_n_page(struct host_hub *h);
 
-/* host_hub_fault - why it is not WHOLE; any thread */
+/* host_hub_fault - why the hub is not WHOLE; any thread */
 void host_hub_fault(struct host_hub *h, char out[HOST_TEXT_MAX + 1]);
 
-/* host_hub_tell - WORK to all hosts; host_hub_tell_one - to host r; one thread
+/* host_hub_tell - send WORK to all hosts; host_hub_tell_one - to host r; one thread
  * Errors  EPEER: a host is lost. */
 fathom_err host_hub_tell(struct host_hub *h, const struct link_part *parts, size_t n_part);
 fathom_err host_hub_tell_one(struct host_hub *h, uint32_t r, const struct link_part *parts,
                              size_t n_part);
 
-/* host_hub_data - the data lane of host r, 1 .. n_node - 1, in a generation; one thread
- * host_hub_lose - that host is lost, because of what came of the lane; any thread */
+/* host_hub_data - the data link of host r, 1 .. n_node - 1, in a generation; one thread
+ * host_hub_lose - give host r up, because its data link failed; any thread */
 struct page_link *host_hub_data(struct host_hub *h, uint32_t r);
 void host_hub_lose(struct host_hub *h, uint32_t r, const char *why);
 

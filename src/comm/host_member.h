@@ -1,8 +1,8 @@
-/* host_member.h - another host's side of the control channel
+/* host_member.h - the control channel, on a host other than host 0
  *
  *   AWAY --host_member_join--> JOINED, with GO at work --host_member_part--> AWAY
  *
- * One thread makes the calls, but for host_member_stop.
+ * One thread makes all calls except host_member_stop.
  */
 #ifndef FATHOM_COMM_HOST_MEMBER_H
 #define FATHOM_COMM_HOST_MEMBER_H
@@ -29,29 +29,30 @@ fathom_err host_member_create(struct host_member **out, const struct host_member
                               fathom_diag *d);
 void host_member_destroy(struct host_member *m);
 
-/* host_member_stop - joining and receiving end with ECANCEL; any thread */
+/* host_member_stop - make join and receive end with ECANCEL; any thread */
 void host_member_stop(struct host_member *m);
 
-/* host_member_join - dial host 0 until it is there, and take the seat
+/* host_member_join - dial host 0 until it is there, and take this host's seat
+ *
  * Needs   AWAY.
- * Errors  EMISMATCH, EINVAL, EFORMAT: it will not have this host, and why, of one that was joined
- *         before also 10 s later: it may not have seen yet that this one has left; ECANCEL:
- *         stopped, or end_fd. */
+ * Errors  EMISMATCH, EINVAL, EFORMAT: host 0 refuses this host; *d says why. After an earlier join
+ *         it is tried again for 10 s, because host 0 may not have noticed yet that this host left.
+ *         ECANCEL: stopped, or end_fd can be read. */
 fathom_err host_member_join(struct host_member *m, fathom_diag *d);
 
-/* host_member_receive - the next GO, or WORK with its body; beats are passed over
+/* host_member_receive - wait for the next GO, or WORK with its body; heartbeats are skipped
  *
  *   body    [work_max]
- * Errors  EPEER: host 0 is lost, or says why this host is to join anew; ECANCEL: stopped, or end_fd
- *         and one of these, or after its time. */
+ * Errors  EPEER: host 0 is lost, or says why this host must join anew. ECANCEL: stopped; or end_fd
+ *         can be read, and host 0 is lost or end_after_us have passed. */
 fathom_err host_member_receive(struct host_member *m, struct host_frame *f, void *body,
                                fathom_diag *d);
 
-/* host_member_data - the data lane; host_member_inner - host 0's inner port; while JOINED */
+/* host_member_data - the data link; host_member_inner - host 0's inner port; while JOINED */
 struct page_link *host_member_data(struct host_member *m);
 const struct inner_port *host_member_inner(const struct host_member *m);
 
-/* host_member_part - AWAY again; `why` is told to host 0 if it still listens */
+/* host_member_part - leave: back to AWAY. Host 0 is told why, if it still listens. */
 void host_member_part(struct host_member *m, const char *why);
 
 #endif

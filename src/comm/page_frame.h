@@ -1,9 +1,10 @@
-/* page_frame.h - the frames in which two servers speak of page records
+/* page_frame.h - the frames with which two servers exchange page records
  *
  *   { u32 magic, u16 type, u16 flags, u64 stream, u32 n_body, u32 check }  then n_body bytes
  *
- * Little-endian; the check is of the 20 bytes before it. Every type has its own bounds of n_body,
- * and a reader knows them before it makes room. Who dials asks, who is dialled answers:
+ * Little-endian; `check` is a checksum of the 20 bytes before it. Each type has its own bounds of
+ * n_body, which a reader checks before it allocates. The side that connects asks, the other
+ * answers:
  *
  *   asks                                     answers
  *   HELLO  who it is, a nonce                WELCOME who it is, a nonce, a MAC; or REFUSE: why
@@ -14,8 +15,8 @@
  *          will ask for any more, and of the
  *          request that computes them
  *
- * Where both have UCX, what comes behind READY goes by it. An answer carries the stream number of
- * what it answers. `flags` is 0 in this version.
+ * If both sides have UCX, everything after READY goes by UCX. An answer carries the stream number
+ * of its question. `flags` is 0 in this version.
  */
 #ifndef FATHOM_COMM_PAGE_FRAME_H
 #define FATHOM_COMM_PAGE_FRAME_H
@@ -61,14 +62,14 @@ struct frame {
 /* frame_write - the FRAME_BYTES before a body */
 void frame_write(unsigned char out[FRAME_BYTES], const struct frame *f);
 
-/* frame_read - what FRAME_BYTES from outside say
+/* frame_read - parse FRAME_BYTES received from the other side
  *
- *   page_bytes  of a PAGE of this link; 0: none is due
- * Errors  EFORMAT: no frame of this version, or a body out of the bounds of its type. */
+ *   page_bytes  the size of a page on this link; 0: no PAGE is expected
+ * Errors  EFORMAT: not a frame of this version, or n_body is out of the bounds of its type. */
 fathom_err frame_read(struct frame *out, const unsigned char bytes[FRAME_BYTES],
                       uint64_t page_bytes, fathom_diag *d);
 
-/* Who speaks: the body of HELLO, and of WELCOME before its MAC. */
+/* What a side says of itself: the body of HELLO, and of WELCOME before its MAC. */
 struct page_hello {
     uint32_t version;
     uint32_t layout;
@@ -84,20 +85,20 @@ struct page_hello {
 
 enum { HELLO_BYTES = 24 + 96 + FRAME_NONCE_BYTES + FRAME_ID_BYTES, MAC_BYTES = 16 };
 
-/* hello_write, hello_read - EFORMAT: the id is no text of printable ASCII with an end */
+/* hello_write, hello_read - EFORMAT: the id is not printable ASCII with a NUL behind it */
 void hello_write(unsigned char out[HELLO_BYTES], const struct page_hello *h);
 fathom_err hello_read(struct page_hello *out, const unsigned char bytes[HELLO_BYTES],
                       fathom_diag *d);
 
-/* The body of WANT; that of MISS is a number: milliseconds until the server has computed the
- * prompts that it has now, as far as it knows. */
+/* Sizes of the bodies of WANT and MISS. The latter is a number: how many milliseconds the server
+ * expects to need for the prompts that it has now. */
 enum { WANT_BYTES = sizeof(struct tier_name), MISS_BYTES = 4 };
 
 /* want_write, want_read - EFORMAT: no name of a page */
 void want_write(unsigned char out[WANT_BYTES], const struct tier_name *name);
 fathom_err want_read(struct tier_name *out, const unsigned char bytes[WANT_BYTES], fathom_diag *d);
 
-/* find_write - n keys of 16 bytes; find_read - EFORMAT: no whole keys. Of FIND and of RELEASE.
+/* find_write, find_read - the body of FIND and RELEASE: n keys of 16 bytes. EFORMAT: not whole keys
  *
  *   out   [16 * n], [n_body / 16] */
 void find_write(unsigned char *out, const struct hash128 *keys, uint32_t n);

@@ -1,7 +1,7 @@
-/* page_link.h - a connection between two servers that bytes go over, whatever carries them
+/* page_link.h - a connection between two servers, over TCP or UCX
  *
- * One thread works with a link at a time. Nothing waits longer than its deadline, or than until the
- * stop descriptor that the link was made with can be read.
+ * One thread at a time uses a link. A call waits until its deadline at most, and ends early when
+ * the stop descriptor that the link was made with can be read.
  */
 #ifndef FATHOM_COMM_PAGE_LINK_H
 #define FATHOM_COMM_PAGE_LINK_H

@@ -1,4 +1,4 @@
-/* host_follow.h - another host than host 0 */
+/* host_follow.h - what a host other than host 0 runs */
 #ifndef FATHOM_ENGINE_HOST_FOLLOW_H
 #define FATHOM_ENGINE_HOST_FOLLOW_H
 
@@ -7,9 +7,9 @@
 
 struct host_lanes;
 
-/* host_follow - join host 0 and do what it says, again and again, without an end
+/* host_follow - join host 0 and do what it says; join again whenever host 0 or another host is lost
  *
- * Errors  EMISMATCH: host 0 will not have this host; ECANCEL: told to end; those of a rank. */
+ * Errors  EMISMATCH: host 0 refuses this host. ECANCEL: it was told to end. Those of a rank. */
 fathom_err host_follow(struct host_lanes *lanes, struct step_runner *ranks,
                        const struct host_self *self, fathom_diag *d);
 

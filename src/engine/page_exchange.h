@@ -1,8 +1,9 @@
-/* page_exchange.h - the engine's side of pages that servers of one pool give each other
+/* page_exchange.h - pages that the servers of one pool give each other, as the engine sees it
  *
- * Puts together what kv/ and comm/ have for it: the shelf of records in memory and the service that
- * gives them, the servers that records are taken from, and for each request who may have its pages.
- * All functions but page_exchange_create accept NULL: there is no exchange.
+ * It puts together what kv/ and comm/ have for that: the shelf of records in memory, the service
+ * that gives them to other servers, and the servers that records are taken from. For each request
+ * it finds out which server may have its pages. All functions but page_exchange_create accept NULL,
+ * which means that there is no exchange.
  */
 #ifndef FATHOM_ENGINE_PAGE_EXCHANGE_H
 #define FATHOM_ENGINE_PAGE_EXCHANGE_H
@@ -23,26 +24,26 @@ struct exchange_config {
     bool with_next; /* records depend on the token after the page */
 };
 
-/* Prompts of fewer whole pages are not asked for at other servers. */
+/* Other servers are asked only for prompts with at least so many whole pages. */
 enum { EXCHANGE_MIN_PAGES = 2 };
 
-/* One part in so many of memory is for pages that wait to be taken: as much as the longest prompt
- * has, where memory is what it is by default. */
+/* 1 / EXCHANGE_SHARE of the memory may be taken by pages that wait for other servers. With the
+ * default size of the memory that is as much as the longest prompt has. */
 enum { EXCHANGE_SHARE = 2 };
 
-/* page_exchange_create - listens when it gives
+/* page_exchange_create - listens, if it gives pages
  * Errors  EINVAL, EIO: the address; ENOTFOUND, EIO: UCX; ENOMEM. */
 fathom_err page_exchange_create(struct page_exchange **out, const struct exchange_config *c,
                                 fathom_diag *d);
-/* page_exchange_end - nobody is given records any more; page_exchange_destroy frees it, with nobody
- * reading from its source any more */
+/* page_exchange_end - give no more records to other servers
+ * page_exchange_destroy - the same, and free it; no thread may read from its source any more */
 void page_exchange_end(struct page_exchange *x);
 void page_exchange_destroy(struct page_exchange *x);
 
-/* page_exchange_secret - of the keys of records; not for NULL
- * page_exchange_shelf  - where records lie for other servers
- * page_exchange_source - NULL: it takes none
- * page_exchange_n_lane - threads that read from it */
+/* page_exchange_secret - the secret of the keys of records; does not accept NULL
+ * page_exchange_shelf  - the records that other servers may read
+ * page_exchange_source - the other servers to read from; NULL: it takes no pages
+ * page_exchange_n_lane - how many threads may read from the source */
 const struct hash128 *page_exchange_secret(const struct page_exchange *x);
 struct page_shelf *page_exchange_shelf(const struct page_exchange *x);
 struct page_source *page_exchange_source(struct page_exchange *x);
@@ -50,29 +51,29 @@ unsigned page_exchange_n_lane(const struct page_exchange *x);
 uint64_t page_exchange_n_sent(const struct page_exchange *x);
 uint64_t page_exchange_n_released(const struct page_exchange *x);
 
-/* page_exchange_tell - its member pages */
+/* page_exchange_tell - fill out->pages */
 void page_exchange_tell(const struct page_exchange *x, fathom_info *out);
 
 /* page_exchange_note_busy - page_service_note_busy */
 void page_exchange_note_busy(struct page_exchange *x, uint64_t us);
 
-/* page_exchange_choose - who may have the pages of a request that is about to be submitted, and
- * whether it lends its own: fills has_peer to hand_over. From any
- * thread.
+/* page_exchange_choose - before a request is submitted: find out which server may have its pages,
+ * and whether it lends its own. Fills the members has_peer to hand_over of *out. Any thread.
  *
- * Without a server in r, those of transfer.peers are asked how much of the prompt they have.
- * Errors  EINVAL: r names a server or lends pages, and the engine may not; EBUSY: it lends, and
- *         pages that nobody has taken in the first half of their leases fill EXCHANGE_SHARE of
- *         memory: one more prompt would cost others theirs; ENOMEM. */
+ * If r names no server, those of transfer.peers are asked how much of the prompt they have. Errors
+ * EINVAL: r names a server or lends pages, and the engine may not. EBUSY: r lends pages, and
+ *         1 / EXCHANGE_SHARE of memory is full of lent pages that have not been taken in the first
+ *         half of their leases: the pages of one more prompt would displace others. ENOMEM. */
 fathom_err page_exchange_choose(struct page_exchange *x, const fathom_request *r,
                                 struct request *out, fathom_diag *d);
 
-/* page_exchange_is_unwanted - whether a request lends pages, and who would have taken them has left
- * page_exchange_n_left - rises when that may have changed for a request that there is */
+/* page_exchange_is_unwanted - whether a request only lends pages, and the request on the other
+ * server that would have taken them has ended
+ * page_exchange_n_left - a number that rises when this may have changed for some request */
 bool page_exchange_is_unwanted(const struct page_exchange *x, const struct request *r);
 uint64_t page_exchange_n_left(const struct page_exchange *x);
 
-/* page_exchange_n_refused - requests that page_exchange_choose was EBUSY for */
+/* page_exchange_n_refused - how many requests page_exchange_choose has refused with EBUSY */
 uint64_t page_exchange_n_refused(const struct page_exchange *x);
 
 #endif

@@ -1,4 +1,4 @@
-/* runner.h - the step runner of production: one model on one backend */
+/* runner.h - the step runner that the program uses: one model on one backend */
 #ifndef FATHOM_ENGINE_RUNNER_H
 #define FATHOM_ENGINE_RUNNER_H
 
@@ -33,15 +33,16 @@ fathom_err runner_create_on(struct step_runner **out, struct backend *backend,
 fathom_err runner_make_backend(struct backend **out, const struct engine_settings *s,
                                const struct model_config *config, fathom_diag *d);
 
-/* runner_block - block i of those that `host` becomes in turn, 0 .. max_flight - 1. A step may be
- * given to launch and draw from another runner's block of the same number. */
+/* runner_block - block i, 0 .. max_flight - 1, of those that `host` points at in turn. launch and
+ * draw may also be given a step from the block with the same number of another runner. */
 void *runner_block(const struct step_runner *r, uint32_t i);
 
-/* runner_set_stage - of a rank of several stages, before its first step. Its launch waits for the
- * stage before, and the passes of drafts are the last stage's alone. */
+/* runner_set_stage - make it the runner of one of several stages, before its first step. Then
+ * launch waits for the stage before, and only the last stage runs passes of drafts. */
 void runner_set_stage(struct step_runner *r, const struct runner_stage *stage);
 
-/* runner_use_block - of several stages, with no step under way: the next one has this block */
+/* runner_use_block - with several stages, while no step is under way: the next step has this block
+ * */
 void runner_use_block(struct step_runner *r, uint32_t i);
 
 /* runner_layer - the layer whose operators were enqueued last, for messages; the runner's thread */
@@ -54,7 +55,7 @@ const char *runner_device(const struct step_runner *r);
 /* runner_numerics - of its backend (backend.h) */
 const char *runner_numerics(const struct step_runner *r);
 
-/* runner_weights_bytes - what the prepared weights take */
+/* runner_weights_bytes - the size of the prepared weights */
 uint64_t runner_weights_bytes(const struct step_runner *r);
 
 #endif
