@@ -225,6 +225,7 @@ static enum upstream_take take_body(void *arg, const char *bytes, size_t n)
                              ? follow_feed(&r->follow, bytes, n, &r->out)
                              : buf_add(&r->out, bytes, n);
         if (err) how = UPSTREAM_STOP;
+        r->is_too_large = err == FATHOM_ELIMIT;
         if (r->state == RELAY_STREAMING && r->out.len) wake(r);
     }
     unlock(r);
@@ -315,9 +316,25 @@ static void end_stream(struct relay *r, bool ok, const char *cause)
     (void)ask(r, cause);
 }
 
+/* No other server is asked: its answer would be as large. */
+static void end_too_large(struct relay *r)
+{
+    char text[160];
+    if (r->state != RELAY_ASKING) {
+        break_stream(r, "an event is larger than a router may hold");
+        return;
+    }
+    (void)snprintf(text, sizeof text,
+                   "the answer has more than %d bytes, which is the limit of the router; ask for "
+                   "less at once, or for a stream",
+                   RELAY_WHOLE_BYTES);
+    refuse(r, 502, "answer_too_large", text);
+}
+
 static enum pool_end how_it_ended(const struct relay *r, bool ok)
 {
     if (!r->attached || r->asks_anew) return POOL_LEFT;
+    if (r->is_too_large) return POOL_SERVED;
     if (!ok) return r->all->is_host ? POOL_LEFT : POOL_FAILED;
     bool refused = r->state == RELAY_ASKING && is_refusal(r->status);
     return refused || r->gave_up || r->follow.fails ? POOL_REFUSED : POOL_SERVED;
@@ -333,6 +350,8 @@ static void take_end(void *arg, bool ok, const char *cause)
         r->state = RELAY_OVER;
     } else if (r->asks_anew) {
         ask_both(r);
+    } else if (r->is_too_large) {
+        end_too_large(r);
     } else if (r->state == RELAY_ASKING) {
         end_whole(r, ok, cause);
     } else {

@@ -102,6 +102,7 @@ struct relay {
     struct buf out;         /* bytes for the client */
     bool is_late;           /* the server is not read until a part of `out` has been sent */
     bool is_broken;         /* the stream ends before its end */
+    bool is_too_large;      /* the answer, or an event of it, is larger than a relay may hold */
     struct stream_follow follow;
     bool follows;   /* the server is a fathom: whole events are sent. Else bytes, as they come */
     bool moves;     /* its server has taken the stream's pass, and tells the tokens */

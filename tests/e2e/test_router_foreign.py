@@ -5,7 +5,7 @@
 
 With and without TLS, by name and by address: bodies in chunks, of a length and up to the end of the
 connection; connections that are kept, and that are closed although they were to be kept; a client
-that reads slowly; answers that are none; a server that stands still.
+that reads slowly; answers that are none or too large; a server that stands still.
 """
 
 import atexit
@@ -24,6 +24,7 @@ from certificates import make_certificate
 from served import HANG_S, take_program, wait_until
 from test_router import Router
 
+HUGE = 8  # so many of the next are more than a router holds of an answer that is no stream
 BIG = b"".join(b"data: %07d\n\n" % i for i in range(3000000))  # beyond what sockets and the router hold
 
 
@@ -37,6 +38,7 @@ class Foreign:
         self.url = f"http://127.0.0.1:{port}" if not context else f"https://localhost:{port}"
         self.n_connection = 0
         self.n_sent = 0  # of the big answer
+        self.n_huge = 0  # how often the answer was asked for that no router holds
         self.stands = False  # and reads, and keeps its connections
         self.lacks = False  # the model that is asked for
         threading.Thread(target=self.accept, daemon=True).start()
@@ -99,6 +101,11 @@ class Foreign:
             return False
         elif path == "/wrong":
             say(b"HTTP/1.1 200 OK\r\nContent-Length: 64\r\nContent-Length: 65\r\n\r\n" + digest)
+        elif path == "/huge":
+            self.n_huge += 1
+            say(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (HUGE * len(BIG)))
+            for _ in range(HUGE):
+                say(BIG)
         elif path == "/big":
             say(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
             for i in range(0, len(BIG), 50000):
@@ -184,6 +191,15 @@ def check_models(router, one, other):
     one.lacks = other.lacks = False
 
 
+def check_huge(router, servers):
+    """An answer that is larger than a router holds is asked for once, and is no failure of its server."""
+    status, text, _ = ask(router, "/huge", b"x")
+    assert sum(s.n_huge for s in servers) == 1, [s.n_huge for s in servers]
+    assert status == 502 and b"answer_too_large" in text, (status, text)
+    for url, server in router.instances().items():
+        assert server["failed"] == 0, (url, server)
+
+
 def check_standing(router, still):
     """A server that stands still loses its requests to one that does not."""
     def n_retry():
@@ -207,6 +223,7 @@ def main():
     atexit.register(turns.kill)
     turns.wait_up(2)
     check_models(turns, still, other)
+    check_huge(turns, (still, other))
     standing = threading.Thread(target=check_standing, args=(turns, still))
     standing.start()
     with tempfile.TemporaryDirectory() as folder:
