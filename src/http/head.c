@@ -225,32 +225,34 @@ struct framing {
     const char *host;
 };
 
-/* Calls `take` with each element of a list "a, b", without blanks and empty elements. */
-static void each_element(char *list, void (*take)(void *arg, const char *element), void *arg)
+/* The next element of a list "a, b", without blanks around it; NULL: there is none. Moves *list
+ * behind the element. */
+static const char *next_element(const char **list, size_t *n)
 {
-    char *rest = NULL;
-    for (char *s = strtok_r(list, ",", &rest); s; s = strtok_r(NULL, ",", &rest)) {
-        s += strspn(s, " \t");
-        size_t n = strlen(s);
-        while (n && is_one_of(s[n - 1], " \t")) s[--n] = '\0';
-        if (n) take(arg, s);
-    }
+    const char *s = *list + strspn(*list, ", \t");
+    *n = strcspn(s, ",\r\n");
+    *list = s + *n;
+    while (*n && is_one_of(s[*n - 1], " \t")) --*n;
+    return *n ? s : NULL;
 }
 
-static void take_coding(void *arg, const char *coding)
+static bool is_text(const char *s, size_t n, const char *text, size_t n_text)
 {
-    struct framing *f = arg;
-    if (strcasecmp(coding, "chunked") == 0) {
-        f->n_chunked++;
-    } else {
-        f->has_other = true;
-    }
+    return n == n_text && strncasecmp(s, text, n) == 0;
 }
 
-static void take_connection_option(void *arg, const char *option)
+static void read_codings(struct framing *f, const char *list)
 {
-    struct head *h = arg;
-    if (strcasecmp(option, "close") == 0) h->close = true;
+    static const char chunked[] = "chunked";
+    size_t n;
+    f->has_coding = true;
+    for (const char *s; (s = next_element(&list, &n));) {
+        if (is_text(s, n, chunked, sizeof chunked - 1)) {
+            f->n_chunked++;
+        } else {
+            f->has_other = true;
+        }
+    }
 }
 
 static bool read_length(struct head *h, const char *value, struct head_fault *fault)
@@ -269,7 +271,7 @@ static bool read_length(struct head *h, const char *value, struct head_fault *fa
 }
 
 /* Fields that say where the request ends, and what it may come from. */
-static bool read_framing(struct head *h, struct framing *f, const char *name, char *value,
+static bool read_framing(struct head *h, struct framing *f, const char *name, const char *value,
                          struct head_fault *fault)
 {
     if (strcasecmp(name, "Host") == 0) {
@@ -282,10 +284,9 @@ static bool read_framing(struct head *h, struct framing *f, const char *name, ch
         f->n_length++;
         return read_length(h, value, fault);
     } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
-        f->has_coding = true;
-        each_element(value, take_coding, f);
+        read_codings(f, value);
     } else if (strcasecmp(name, "Connection") == 0) {
-        each_element(value, take_connection_option, h);
+        h->close |= head_lists(value, "close", 5);
     } else if (strcasecmp(name, "Expect") == 0) {
         if (strcasecmp(value, "100-continue") != 0) {
             return refuse(fault, 417, "Expect is not 100-continue");
@@ -373,6 +374,15 @@ const char *head_find(const struct head *h, const char *name)
         if (strcasecmp(h->fields[i].name, name) == 0) return h->fields[i].value;
     }
     return NULL;
+}
+
+bool head_lists(const char *list, const char *element, size_t n)
+{
+    size_t m;
+    for (const char *s; (s = next_element(&list, &m));) {
+        if (is_text(s, m, element, n)) return true;
+    }
+    return false;
 }
 
 bool head_query(const struct head *h, const char *name, char *out, size_t bytes)

@@ -59,6 +59,10 @@ bool head_parse(struct head *h, char *bytes, size_t n, struct head_fault *fault)
 /* head_find - the value of the first field of this name; NULL: there is none */
 const char *head_find(const struct head *h, const char *name);
 
+/* head_lists - whether a list "a, b" has an element of n bytes; case does not matter. The list ends
+ * with NUL or a line end. */
+bool head_lists(const char *list, const char *element, size_t n);
+
 /* head_query - the value of a parameter of the query, percent-decoded and cut to bytes - 1
  * Returns false: there is none, or it has a NUL. */
 bool head_query(const struct head *h, const char *name, char *out, size_t bytes);

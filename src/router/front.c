@@ -267,13 +267,25 @@ static bool is_own_field(const struct front *f, const char *name)
     return strncasecmp(name, "Proxy-", 6) == 0;
 }
 
+/* Whether the client has said that the field is for this connection only. */
+static bool is_for_connection(const struct head *h, const char *name)
+{
+    for (size_t i = 0; i < h->n_field; i++) {
+        const struct head_field *f = &h->fields[i];
+        if (strcasecmp(f->name, "Connection") == 0 && head_lists(f->value, name, strlen(name)))
+            return true;
+    }
+    return false;
+}
+
 static void pass_fields(struct exchange *x, const struct head *h)
 {
     struct buf *out = &x->relay->fields;
     const char *remote = connection_remote(x->connection);
     for (size_t i = 0; i < h->n_field; i++) {
-        if (is_own_field(x->all, h->fields[i].name)) continue;
-        (void)buf_printf(out, "%s: %s\r\n", h->fields[i].name, h->fields[i].value);
+        const char *name = h->fields[i].name;
+        if (is_own_field(x->all, name) || is_for_connection(h, name)) continue;
+        (void)buf_printf(out, "%s: %s\r\n", name, h->fields[i].value);
     }
     if (x->all->host && h->host) (void)buf_printf(out, HOST_NAME_HEADER ": %s\r\n", h->host);
     if (*remote) (void)buf_printf(out, HOST_CLIENT_HEADER ": %s\r\n", remote);

@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/mem.h"
 #include "base/rng.h"
+#include "http/head.h"
 
 /* How long a request that is no POST may wait for its answer, or for the head of a stream: that its
  * client has left is not noticed before. */
@@ -162,6 +163,17 @@ static bool is_own_field(const struct relay *r, const char *line)
     return is_field(line, "Content-Length:") && !is_head(r);
 }
 
+/* Whether the server has said that the field of a line is for this connection only. */
+static bool is_for_connection(const struct buf *fields, const char *line)
+{
+    static const char name[] = "Connection:";
+    for (const char *at = buf_str(fields); *at; at += strcspn(at, "\n"), at += *at == '\n') {
+        if (is_field(at, name) && head_lists(at + sizeof name - 1, line, strcspn(line, ":")))
+            return true;
+    }
+    return false;
+}
+
 static void keep_fields(struct relay *r, const struct buf *fields)
 {
     struct buf *out = &r->head;
@@ -169,7 +181,7 @@ static void keep_fields(struct relay *r, const struct buf *fields)
     for (const char *at = buf_str(fields); *at;) {
         size_t n = strcspn(at, "\n");
         n += at[n] == '\n';
-        if (!is_own_field(r, at)) (void)buf_add(out, at, n);
+        if (!is_own_field(r, at) && !is_for_connection(fields, at)) (void)buf_add(out, at, n);
         at += n;
     }
 }

@@ -4,7 +4,7 @@
     test_router_foreign.py PROGRAM
 
 With and without TLS, by name and by address: bodies in chunks, of a length and up to the end of the
-connection; connections that are kept, and that are closed although they were to be kept; a client
+connection; fields of one connection; connections that are kept, and that are closed although they were to be kept; a client
 that reads slowly; answers that are none or too large; a server that stands still.
 """
 
@@ -64,11 +64,12 @@ class Foreign:
 
     def answer(self, s, read):
         """Returns whether the connection stays."""
-        line, n = read.readline(), 0
+        line, n, names = read.readline(), 0, []
         if not line:
             return False
         while (field := read.readline()) not in (b"\r\n", b""):
-            if field.lower().startswith(b"content-length:"):
+            names.append(field.split(b":")[0].lower())
+            if names[-1] == b"content-length":
                 n = int(field.split(b":")[1])
         body = read.read(n)
         while self.stands:
@@ -101,6 +102,10 @@ class Foreign:
             return False
         elif path == "/wrong":
             say(b"HTTP/1.1 200 OK\r\nContent-Length: 64\r\nContent-Length: 65\r\n\r\n" + digest)
+        elif path == "/names":
+            text = b" ".join(names)
+            say(b"HTTP/1.1 200 OK\r\nX-Kept: 1\r\nX-Hop: 1\r\nConnection: x-other , x-hop\r\n"
+                b"Content-Length: %d\r\n\r\n" % len(text) + text)
         elif path == "/huge":
             self.n_huge += 1
             say(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (HUGE * len(BIG)))
@@ -116,9 +121,9 @@ class Foreign:
         return True
 
 
-def ask(router, path, body=b"", method="POST"):
+def ask(router, path, body=b"", method="POST", headers={}):
     connection = http.client.HTTPConnection(router.host, router.port, timeout=HANG_S)
-    connection.request(method, path, body)
+    connection.request(method, path, body, headers)
     answer = connection.getresponse()
     text = answer.read()
     connection.close()
@@ -154,6 +159,15 @@ def check_answers(router, foreign):
         status, text, _ = ask(router, path, b"x")
         assert status == 502 and cause in text, (path, status, text)
     assert ask(router, "/length", b"x")[0] == 200
+
+
+def check_fields(router):
+    """Fields that Connection names are for one connection and go no further, either way."""
+    status, names, headers = ask(router, "/names", b"x", headers={
+        "Connection": "keep-alive, X-Mine,x-two", "X-Mine": "1", "X-Two": "2", "X-All": "3"})
+    assert status == 200 and b"x-all" in names.split(), names
+    assert not {b"x-mine", b"x-two", b"connection"} & set(names.split()), names
+    assert headers["X-Kept"] == "1" and "X-Hop" not in headers, headers
 
 
 def check_slow_client(router, foreign):
@@ -235,6 +249,7 @@ def main():
             atexit.register(router.kill)
             router.wait_up(1)
             check_answers(router, foreign)
+            check_fields(router)
             check_slow_client(router, foreign)
             assert router.stop() == 0
         strict = Router([Foreign(context)])  # its certificate is nobody's

@@ -326,6 +326,19 @@ static void half_a_head_is_none(void **state)
     }
 }
 
+static void a_list_has_its_elements(void **state)
+{
+    (void)state;
+    static const char list[] = " , close,\tX-One , x-two\r\nx-three, x-four";
+    assert_true(head_lists(list, "Close", 5));
+    assert_true(head_lists(list, "x-one: 1", 5)); /* n bytes of it */
+    assert_true(head_lists(list, "X-TWO", 5));
+    assert_false(head_lists(list, "x-three", 7));
+    assert_false(head_lists(list, "x", 1));
+    assert_false(head_lists(list, "close ", 6));
+    assert_false(head_lists("", "", 0));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -338,6 +351,7 @@ int main(void)
         cmocka_unit_test(fields_and_arguments_are_found),
         cmocka_unit_test(a_head_has_a_size),
         cmocka_unit_test(half_a_head_is_none),
+        cmocka_unit_test(a_list_has_its_elements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
