@@ -172,8 +172,11 @@ static cudaError_t launch(const struct product_args &a, uint32_t n_tile,
         cudaError_t e = make_map(&w.w_map, a.w, row_bytes, a.n, n_matrix, stride, BM);
         if (e != cudaSuccess) return e;
     }
+    const bool is_whole = !MAPPED && w.cluster_size == 1 && w.n_k_part > 1;
+    const uint32_t n_byte =
+        is_whole && n_run <= limits.n_sm ? max(f.n_byte, (uint32_t)WHOLE_TILE_BYTES) : f.n_byte;
     struct few_launch l;
-    set_launch(&l, n_run * w.cluster_size, w.cluster_size, f.n_byte, stream);
+    set_launch(&l, n_run * w.cluster_size, w.cluster_size, n_byte, stream);
     ASSERT(parts <= BLOCK_PARTS_MAX && (!MAPPED || parts <= 1));
     if (parts == 0) return cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, 0, G>, w);
     if (parts == 1) return cudaLaunchKernelEx(&l.config, product_few_kernel<N, MAPPED, 1, G>, w);

@@ -25,9 +25,12 @@ enum {
     BLOCK_PARTS_MAX = 2,  /* K parts of a tile that a block of a cluster makes */
     SPLIT_STAGES_MIN = 2, /* of a ring of such a block that makes one tile */
     ALONE_STAGES_MIN = 6, /* and of one that makes all of them */
-    UNITS = 8,            /* eighths of a tile: what a block of a cluster of 8 adds up */
-    RUN_K_LINES = 16,     /* K lines that one lookup of a task's rows should last for */
-    ALONE_TILES = 2,      /* tiles a multiprocessor from which on no K is shared */
+    /* Shared memory of such a block, at least, if each has a multiprocessor: beside smaller ones
+     * blocks of later kernels settle, and the step is slower (docs/kernels/product_fp8.md). */
+    WHOLE_TILE_BYTES = 200 << 10,
+    UNITS = 8,        /* eighths of a tile: what a block of a cluster of 8 adds up */
+    RUN_K_LINES = 16, /* K lines that one lookup of a task's rows should last for */
+    ALONE_TILES = 2,  /* tiles a multiprocessor from which on no K is shared */
     SM_BYTES = 228 << 10,
     BLOCK_BYTES = 1 << 10, /* what the device keeps for itself of each block's shared memory */
     ALIGN_BYTES = 1024,
