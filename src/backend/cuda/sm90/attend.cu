@@ -267,15 +267,15 @@ static __device__ __forceinline__ void merge_runs(const struct attend_args &a, c
 /* ---- kernels ---- */
 
 /* Starts to copy rows of the groups from `first` on that are there before the kernel waits, as many
- * as there are stages for; returns their number. */
+ * as `most`; returns their number. */
 template <class SHARED>
 static __device__ __forceinline__ int copy_ahead(const struct attend_args &a,
                                                  const struct row_list &rows, uint32_t token,
-                                                 int first, SHARED *sh)
+                                                 int first, int most, SHARED *sh)
 {
     const int end = old_groups(a, token);
     if (first >= end) return 0;
-    const int n = min(end - first, (int)SHARED::N_STAGE);
+    const int n = min(end - first, most);
     for (int i = 0; i < n; i++) copy_rows(a, rows, first + i, read_entry(rows, first + i), sh, i);
     return n;
 }
@@ -350,7 +350,8 @@ __global__ void __launch_bounds__(THREADS, TYPE == KV_TYPE_FP8 ? 2 : 1)
     int copied = first;
     if (a.reads_ahead) {
         rows = row_list_of(a, token);
-        copied += copy_ahead(a, rows, token, first, sh);
+        /* of many units one group each: all of these arrive before any second one */
+        copied += copy_ahead(a, rows, token, first, PIECE == PIECE_UNIT ? 1 : N, sh);
     }
     struct query q;
     uint2 rope[2];
