@@ -40,12 +40,20 @@ static inline uint32_t map_rows(PROBLEM &p, int32_t n_expert, uint32_t tile, EXP
     return (uint32_t)p.tasks.size();
 }
 
-/* last_cluster - blocks of a cluster of the last launch */
+/* last_cluster - blocks of a cluster of the last launch
+ * last_shared - dynamic shared memory of each of its blocks */
 static inline uint32_t last_cluster(void)
 {
     struct simt_usage u;
     simt_get_usage(&u);
     return (uint32_t)u.cluster_size;
+}
+
+static inline uint32_t last_shared(void)
+{
+    struct simt_usage u;
+    simt_get_usage(&u);
+    return (uint32_t)u.shared_bytes;
 }
 
 static std::vector<float> handed_sums_room;

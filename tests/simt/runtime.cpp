@@ -81,7 +81,7 @@ int n_device = 1;
 bool is_barred[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX]; /* peer access cannot be had */
 bool is_peer[SIMT_DEVICES_MAX][SIMT_DEVICES_MAX];   /* it has been enabled */
 size_t n_allocated[SIMT_DEVICES_MAX];
-size_t n_event, n_graph, n_replay, last_cluster;
+size_t n_event, n_graph, n_replay, last_cluster, last_shared;
 std::map<void *, allocation> allocations;
 /* Not destroyed at exit: engines are kept to the end, and what looks for leaks finds them here. */
 std::vector<simt_engine *> &idle_engines = *new std::vector<simt_engine *>;
@@ -327,10 +327,12 @@ bool simt_records(void *stream)
     return ((cudaStream_t)stream)->capture != NULL;
 }
 
-cudaError_t simt_launch(cudaStream_t stream, unsigned n_cluster, std::function<void()> kernel)
+cudaError_t simt_launch(cudaStream_t stream, unsigned n_cluster, size_t shared_bytes,
+                        std::function<void()> kernel)
 {
     guard hold(lock);
     last_cluster = n_cluster;
+    last_shared = shared_bytes;
     const int device = stream->device;
     if (user.device >= 0 && user.device != device) return cudaErrorInvalidValue;
     cudaError_t e = outcome(SIMT_LAUNCH, device);
@@ -390,7 +392,7 @@ void simt_set_odd(int device, const char *name, size_t n_bytes)
 void simt_get_usage(struct simt_usage *out)
 {
     *out = {allocations.size(), pinned.size(), streams.size(), n_event, n_graph, n_replay,
-            last_cluster};
+            last_cluster, last_shared};
 }
 
 /* ---- device ------------------------------------------------------------------------------- */

@@ -50,6 +50,7 @@ struct simt_usage {
     size_t n_allocation, n_pinned, n_stream, n_event, n_graph;
     size_t n_replay;     /* recordings launched since the start */
     size_t cluster_size; /* blocks of a cluster of the last kernel launched; 1: it has none */
+    size_t shared_bytes; /* dynamic shared memory of each of its blocks */
 };
 void simt_get_usage(struct simt_usage *out);
 

@@ -111,7 +111,7 @@ rig open_rig(uint64_t seed)
 void launch(const rig &r, int device, std::function<void()> kernel)
 {
     (void)cudaSetDevice(device);
-    if (simt_launch(r.stream[device], 1,
+    if (simt_launch(r.stream[device], 1, 0,
                     [kernel] { simt_run(dim3(1), dim3(THREADS), 1, 0, kernel); }))
         abort();
 }

@@ -427,6 +427,27 @@ void check_two_parts(uint32_t n_row, uint32_t tile, uint32_t n_sm, const pack4 &
     assert_int_equal(last_cluster(), 4);
 }
 
+/* Where there is no room for these either, a block makes a whole tile. With a multiprocessor to
+ * itself it takes most of its shared memory, and with two tiles a multiprocessor as much as it
+ * needs. */
+void check_whole_tiles(uint32_t n_row)
+{
+    problem p;
+    sm90_limits one = {}, two = {};
+    make(p, n_row, 128, 24 * K_LINE, 1, false);
+    one.n_sm = 2;
+    two.n_sm = 1;
+    two.few[3][0] = 1;
+    const std::vector<float> want = run(MANY, p, false, PRODUCT_LARGE_TILE, n_row, one);
+    check_sums(p, false, want);
+    assert_true(run(FEW, p, false, 64, n_row, one) == want);
+    assert_int_equal(last_cluster(), 1);
+    assert_true(last_shared() >= 200 << 10);
+    assert_true(run(FEW, p, false, 64, n_row, two) == want);
+    assert_int_equal(last_cluster(), 1);
+    assert_true(last_shared() < 200 << 10);
+}
+
 /* The same, with tiles that are cut between blocks. */
 void check_cut(uint32_t n_row, uint32_t n, uint32_t k, const pack4 &pack)
 {
@@ -475,6 +496,11 @@ void test_two_parts(void **)
     check_two_parts(50, 64, 2);
     check_two_parts(3, 8, 1, packed_as(1, DTYPE_F16, true));
     check_two_parts(33, 64, 2, packed_as(1, DTYPE_F16, true));
+}
+
+void test_whole_tiles(void **)
+{
+    check_whole_tiles(64);
 }
 
 void test_row_scales(void **)
@@ -772,6 +798,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain),
         cmocka_unit_test(test_two_parts),
+        cmocka_unit_test(test_whole_tiles),
         cmocka_unit_test(test_row_scales),
         cmocka_unit_test(test_int8),
         cmocka_unit_test(test_mapped),

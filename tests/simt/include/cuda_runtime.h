@@ -206,7 +206,8 @@ cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action);
 /* simt_launch - the same for a kernel, n_cluster blocks a cluster, which may fail (simt_fault.h)
  * simt_raise_shared - lets a kernel's blocks have n_byte of dynamic shared memory, else 48 KB
  * simt_shared_room - what they may have */
-cudaError_t simt_launch(cudaStream_t stream, unsigned n_cluster, std::function<void()> kernel);
+cudaError_t simt_launch(cudaStream_t stream, unsigned n_cluster, size_t shared_bytes,
+                        std::function<void()> kernel);
 cudaError_t simt_raise_shared(const void *kernel, size_t n_byte);
 size_t simt_shared_room(const void *kernel);
 
@@ -291,7 +292,7 @@ static inline cudaError_t cudaLaunchKernelEx(const struct cudaLaunchConfig_t *co
     const unsigned n_cluster = simt_cluster_size(c);
     if (c.gridDim.x == 0 || c.gridDim.y == 0 || c.gridDim.z == 0) return cudaErrorInvalidValue;
     if (c.dynamicSmemBytes > simt_shared_room((const void *)kernel)) return cudaErrorInvalidValue;
-    return simt_launch(c.stream, n_cluster, [c, n_cluster, kernel, values] {
+    return simt_launch(c.stream, n_cluster, c.dynamicSmemBytes, [c, n_cluster, kernel, values] {
         simt_run(c.gridDim, c.blockDim, n_cluster, c.dynamicSmemBytes,
                  [kernel, &values] { std::apply(kernel, values); });
     });
