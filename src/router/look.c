@@ -69,6 +69,7 @@ bool look_read(struct pool_load *out, const char *body, size_t n)
     const char *numerics = json_string_value(json_object_get(o, "numerics"));
     out->moves = json_is_true(json_object_get(o, "moves_streams")) && numerics;
     if (numerics) out->numerics = strtoull(numerics, NULL, 16);
+    out->started_us = (uint64_t)number(o, "started_us", 0x1p53);
     out->n_room = (uint32_t)number(o, "max_running", UINT32_MAX);
     out->n_page = (uint64_t)number(o, "pages", MOST);
     out->n_page_free = (uint64_t)number(o, "free_pages", MOST);

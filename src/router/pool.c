@@ -24,8 +24,9 @@ struct server {
     uint64_t identity;
     uint64_t generation;
     struct pool_load load;
-    uint64_t n_pending; /* prompt tokens sent since the last look and not computed yet */
-    uint64_t n_left;    /* tokens that its free pages hold, less the prompts that it was sent */
+    uint64_t started_us; /* the latest that it has told */
+    uint64_t n_pending;  /* prompt tokens sent since the last look and not computed yet */
+    uint64_t n_left;     /* tokens that its free pages hold, less the prompts that it was sent */
     uint64_t n_look;
     uint32_t n_open;
     uint32_t n_failed;  /* failures in a row */
@@ -229,6 +230,19 @@ static uint64_t less(uint64_t n, uint64_t by)
     return n > by ? n - by : 0;
 }
 
+/* A later process than any before: it has none of the prompts that they had, and none of their
+ * failures. An earlier one is another server behind the same address, which changes nothing. */
+static void note_start(struct pool *p, struct server *s, uint64_t started_us)
+{
+    if (started_us <= s->started_us) return;
+    if (s->started_us) {
+        LOG_INFO("router", "%s has started again", s->url);
+        prefix_table_forget(p->prefixes, (uint32_t)(s - p->servers));
+        s->n_failed = 0;
+    }
+    s->started_us = started_us;
+}
+
 void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const struct pool_load *l)
 {
     lock(p);
@@ -244,6 +258,7 @@ void pool_note_load(struct pool *p, uint32_t place, uint64_t generation, const s
             s->state = next;
         }
         if (l->is_up) {
+            note_start(p, s, l->started_us);
             s->load = *l;
             s->n_pending = 0;
             s->n_left = less(l->n_page_free * POOL_PAGE_TOKENS, l->n_owed);

@@ -7,7 +7,8 @@
  * A look (GET /load, several times a second) tells the state and the load of a server. Each server
  * also has a circuit breaker. After BREAKER_FAILURES requests in a row have failed there, it gets
  * none for BREAKER_US, and then one, the probe. If the probe is answered the breaker closes; if it
- * fails the server rests again. The breaker also closes when a server that was DOWN is UP again.
+ * fails the server rests again. The breaker also closes when a server that was DOWN is UP again,
+ * or has started again meanwhile.
  * Requests that were under way when one failed count as that one, so connections that are cut
  * together are one failure.
  *
@@ -159,9 +160,10 @@ void pool_give(struct pool *p, struct pool_lease *l, enum pool_end how, uint64_t
 /* What a look at a server has told. */
 struct pool_load {
     bool is_up;
-    bool moves;        /* a fathom whose streams can go on at another server */
-    uint64_t numerics; /* servers with equal numerics compute equal bits; 0: not told */
-    uint32_t n_room;   /* requests that it runs at once; 0: not told, as in the next members */
+    bool moves;          /* a fathom whose streams can go on at another server */
+    uint64_t numerics;   /* servers with equal numerics compute equal bits; 0: not told */
+    uint64_t started_us; /* of its process; a server that has started again tells a later one */
+    uint32_t n_room;     /* requests that it runs at once; 0: not told, as in the next members */
     uint64_t n_page, n_page_free;
     uint64_t n_owed;
     double token_us, step_us;

@@ -108,7 +108,8 @@ fathom_err served_open(struct served *out, const struct server_options *o, fatho
                            .info = fathom_get_info(e),
                            .tokenizer = t,
                            .style = *style,
-                           .created = clock_unix_s()};
+                           .created = clock_unix_s(),
+                           .created_us = (uint64_t)clock_unix_ns() / 1000};
     fill_options(&out->o, out->info);
     out->max_prompt_bytes = prompt_bytes(out);
     TRY(key_ring_create(&out->keys, &(struct key_list){o->api_keys, o->key_tenants, o->n_api_key},

@@ -22,6 +22,7 @@ struct served {
     size_t max_prompt_bytes;            /* text longer than this cannot fit the context */
     bool add_bos;                       /* a completion's text begins with BOS */
     int64_t created;                    /* when, seconds since 1970 */
+    uint64_t created_us;                /* likewise; a server that starts again has another */
 };
 
 /* served_open - arguments as of server_create; all but options and style are borrowed

@@ -146,6 +146,7 @@ static fathom_err get_load(const struct route_env *env, const char *rest, struct
                      jobs_count_of(env->jobs, env->host));
     (void)buf_printf(body, ",\"accepts\":%s,\"moves_streams\":true,\"numerics\":\"%016llx\"",
                      ready ? "true" : "false", (unsigned long long)info->numerics);
+    (void)buf_printf(body, ",\"started_us\":%llu", (unsigned long long)env->served->created_us);
     (void)buf_printf(body, ",\"running\":%u,\"waiting\":%u,\"max_running\":%u", s.n_running,
                      s.n_waiting, info->max_num_seqs);
     (void)buf_printf(body,

@@ -204,8 +204,7 @@ struct cudaLaunchConfig_t {
 cudaError_t simt_enqueue(cudaStream_t stream, std::function<void()> action);
 
 /* simt_launch - the same for a kernel, n_cluster blocks a cluster, which may fail (simt_fault.h)
- * simt_raise_shared - lets a kernel's blocks have n_byte of dynamic shared memory, else 48 KB
- * simt_shared_room - what they may have */
+ * simt_raise_shared, simt_shared_room - what a kernel's blocks may have; 48 KB unless raised */
 cudaError_t simt_launch(cudaStream_t stream, unsigned n_cluster, size_t shared_bytes,
                         std::function<void()> kernel);
 cudaError_t simt_raise_shared(const void *kernel, size_t n_byte);
