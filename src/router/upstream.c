@@ -326,7 +326,8 @@ static void end_call(struct upstream_call *c, bool ok, const char *cause)
 
 /* ---- the reply ------------------------------------------------------------------------------- */
 
-/* What has become of a call: it goes on, waits for its owner, or has ended and is gone. */
+/* What has become of a call: it goes on, waits for its owner or for a new link, or has ended and is
+ * gone. */
 enum outcome { GOES_ON, WAITS, ENDED };
 
 static enum outcome offer(struct upstream_call *c, const char *bytes, size_t n)
@@ -397,7 +398,7 @@ static void end_lost(struct upstream_call *c)
     end_call(c, false, cause);
 }
 
-static void take_close(struct upstream_call *c)
+static enum outcome take_close(struct upstream_call *c)
 {
     bool retries = c->may_retry && !c->reply.has_begun;
     if (reply_close(&c->reply)) {
@@ -407,8 +408,10 @@ static void take_close(struct upstream_call *c)
     } else {
         leave_link(c, false);
         c->n_sent = 0;
-        if (!connect_call(c)) end_call(c, false, "out of memory");
+        if (connect_call(c)) return WAITS;
+        end_call(c, false, "out of memory");
     }
+    return ENDED;
 }
 
 /* Reads what there is. */
@@ -420,8 +423,7 @@ static enum outcome read_reply(struct upstream_call *c)
         if (n == AGAIN) return GOES_ON;
         if (n == 0 || n == BROKEN) {
             if (n == BROKEN && c->reply.state == REPLY_TO_CLOSE) c->reply.problem = "cut short";
-            take_close(c);
-            return ENDED;
+            return take_close(c);
         }
         bool is_tls = c->link->is_tls;
         c->heard_us = clock_now_us();
@@ -443,8 +445,8 @@ static enum outcome go_on(struct upstream_call *c)
     ssize_t n = 0;
     while (c->n_sent < n_all && (n = transmit(c->link, c)) > 0) c->n_sent += (size_t)n;
     if (n == BROKEN) {
-        if (read_reply(c) == GOES_ON) take_close(c);
-        return ENDED;
+        enum outcome o = read_reply(c);
+        return o == GOES_ON ? take_close(c) : o;
     }
     listen_for(c);
     return GOES_ON;
