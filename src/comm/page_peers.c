@@ -159,7 +159,7 @@ static void note_failure(struct peer *peer, const char *cause)
 {
     uint64_t now_us = clock_now_us();
     uint64_t logged_us = atomic_load(&peer->logged_us);
-    if (logged_us != 0 && now_us - logged_us < LOG_US) return;
+    if (logged_us != 0 && now_us < logged_us + LOG_US) return;
     atomic_store(&peer->logged_us, now_us);
     LOG_WARN("kv", "pages of %s:%u: %s (told once a minute)", peer->host, peer->port, cause);
 }

@@ -157,7 +157,7 @@ static void note_end(struct page_service *s, const char *cause)
 {
     uint64_t now_us = clock_now_us();
     uint64_t logged_us = atomic_load(&s->logged_us);
-    if (logged_us != 0 && now_us - logged_us <= 60000000) return;
+    if (logged_us != 0 && now_us <= logged_us + 60000000) return;
     atomic_store(&s->logged_us, now_us);
     LOG_WARN("kv", "pages: a connection was ended: %s (told once a minute)", cause);
 }

@@ -348,7 +348,7 @@ static void tell(struct gate *g, const uint32_t *n_late, uint64_t now_us)
         if (!n_late[i] || !lines[i].what) continue;
         log_write(lines[i].level, "server", "%u connections closed: %s", n_late[i], lines[i].what);
     }
-    if (g->n_dropped == g->n_told || (g->n_told && now_us - g->told_us < TELL_US)) return;
+    if (g->n_dropped == g->n_told || (g->n_told && now_us < g->told_us + TELL_US)) return;
     LOG_WARN("server", "%llu connections closed to make room for others (limit %u)",
              (unsigned long long)(g->n_dropped - g->n_told), g->limits.max_connections);
     g->n_told = g->n_dropped;

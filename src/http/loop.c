@@ -84,7 +84,7 @@ static void make_room(struct loop *l, int error)
 {
     uint64_t now_us = clock_now_us(), told_us = atomic_load(&l->told_us);
     bool dropped = gate_drop_slowest(l->setup.gate, now_us);
-    if (told_us && now_us - told_us < TELL_US) return;
+    if (told_us && now_us < told_us + TELL_US) return;
     if (!atomic_compare_exchange_strong(&l->told_us, &told_us, now_us)) return;
     LOG_WARN("server", "a connection cannot be taken: %s; %s", strerror(error),
              dropped ? "the slowest is closed for it" : "all are busy, it waits");

@@ -110,7 +110,7 @@ static void note_lost(struct access_log *log, const char *why)
 {
     uint64_t now_us = clock_now_us(), told_us = atomic_load(&log->told_us);
     uint64_t n = atomic_fetch_add(&log->n_lost, 1) + 1;
-    if (told_us && now_us - told_us < TELL_US) return;
+    if (told_us && now_us < told_us + TELL_US) return;
     if (!atomic_compare_exchange_strong(&log->told_us, &told_us, now_us))
         return; /* another tells */
     LOG_ERROR("server", "the access log %s cannot be written: %s; %llu lines are lost", log->path,
