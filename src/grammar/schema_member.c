@@ -200,6 +200,16 @@ void others_free(struct others *o)
     *o = (struct others){0};
 }
 
+/* Says of a construction with names that it has too many states. */
+static fathom_err tell_names(struct schema_compiler *c, fathom_err err)
+{
+    if (err != FATHOM_ELIMIT) return err;
+    FAIL(c->d, err,
+         "schema %s: the names of members, with their patterns, need more than %d states; declare "
+         "fewer, or forbid others by \"additionalProperties\": false",
+         buf_str(&c->path), SCHEMA_STATES_MAX);
+}
+
 /* All texts but the names that members have, or must not have. */
 static fathom_err build_unnamed(struct schema_compiler *c, const struct schema_flat *f,
                                 const struct schema_members *m, struct dfa *out)
@@ -224,7 +234,7 @@ static fathom_err build_unnamed(struct schema_compiler *c, const struct schema_f
     fathom_err err = n.err;
     if (!err) err = dfa_build(&named, &n, start, end, DFA_WHOLE, SCHEMA_STATES_MAX, NULL);
     nfa_free(&n);
-    TRY(err);
+    TRY(tell_names(c, err));
     err = dfa_negate(out, &named, &c->b->budget);
     dfa_free(&named);
     return err;
@@ -239,7 +249,7 @@ static fathom_err narrow(struct schema_compiler *c, struct dfa *d, const struct 
     if (negated) TRY(dfa_negate(&outside, other, budget));
     fathom_err err = dfa_intersect(&both, d, negated ? &outside : other, SCHEMA_STATES_MAX, budget);
     dfa_free(&outside);
-    TRY(err);
+    TRY(tell_names(c, err));
     dfa_free(d);
     *d = both;
     return FATHOM_OK;
@@ -250,7 +260,8 @@ static fathom_err check_disjoint(struct schema_compiler *c, const struct others 
 {
     for (size_t i = 0; i < o->n; i++) {
         struct dfa both;
-        TRY(dfa_intersect(&both, keys, &o->list[i].keys, SCHEMA_STATES_MAX, &c->b->budget));
+        TRY(tell_names(
+            c, dfa_intersect(&both, keys, &o->list[i].keys, SCHEMA_STATES_MAX, &c->b->budget)));
         bool empty = dfa_is_empty(&both);
         dfa_free(&both);
         if (empty) continue;

@@ -177,6 +177,12 @@ static fathom_err negate_count(struct negation *n, const char *type, const char 
     return add(n, json_pack("{s:s,s:I}", "type", type, other, bound));
 }
 
+static bool is_bound(const char *name)
+{
+    return strcmp(name, "minimum") == 0 || strcmp(name, "maximum") == 0 ||
+           strcmp(name, "exclusiveMinimum") == 0 || strcmp(name, "exclusiveMaximum") == 0;
+}
+
 /* The flag of draft 4 beside "minimum" makes the bound itself no value. */
 static fathom_err negate_bound(struct negation *n, const char *name, const json_t *value,
                                const json_t *schema)
@@ -272,9 +278,7 @@ static fathom_err negate_keyword(struct negation *n, const char *name, const jso
     if (strcmp(name, "pattern") == 0) {
         return add(n, json_pack("{s:s,s:O}", "type", "string", WORD_NOT_PATTERN, value));
     }
-    if (strstr(name, "inimum") || strstr(name, "aximum")) {
-        return negate_bound(n, name, value, schema);
-    }
+    if (is_bound(name)) return negate_bound(n, name, value, schema);
     if (strcmp(name, "required") != 0 && keyword_asserts(name)) n->exact = false;
     return FATHOM_OK;
 }

@@ -156,6 +156,25 @@ static void test_refusals(void **state)
     }
 }
 
+/* 4000 names, and others besides them: their automaton would have more states than it may. */
+static void test_many_long_names(void **state)
+{
+    const struct grammar_data *g = *state;
+    struct grammar *grammar;
+    fathom_diag d = {""};
+    json_t *properties = json_object(), *schema = json_pack("{s:O}", "properties", properties);
+    for (uint64_t i = 0; i < 4000; i++) {
+        char name[32];
+        (void)snprintf(name, sizeof name, "%016llx", (unsigned long long)rng_hash(i));
+        assert_int_equal(json_object_set_new(properties, name, json_true()), 0);
+    }
+    json_object_set_new(schema, "additionalProperties", json_true());
+    assert_int_equal(grammar_from_schema(&grammar, g->v, schema, NULL, &d), FATHOM_ELIMIT);
+    assert_non_null(strstr(d.text, "schema #: the names of members"));
+    json_decref(properties);
+    json_decref(schema);
+}
+
 static bool takes(const struct grammar_data *g, const char *schema,
                   const struct grammar_options *options, const char *text)
 {
@@ -424,17 +443,13 @@ static void test_failing_allocations(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_refusals),
-                                       cmocka_unit_test(test_lenient),
-                                       cmocka_unit_test(test_unique),
-                                       cmocka_unit_test(test_unknown_words),
-                                       cmocka_unit_test(test_open_objects),
-                                       cmocka_unit_test(test_space),
-                                       cmocka_unit_test(test_integer_bounds),
-                                       cmocka_unit_test(test_number_bounds),
-                                       cmocka_unit_test(test_optional_members),
-                                       cmocka_unit_test(test_large),
-                                       cmocka_unit_test(test_failing_allocations)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_many_long_names),
+        cmocka_unit_test(test_lenient),       cmocka_unit_test(test_unique),
+        cmocka_unit_test(test_unknown_words), cmocka_unit_test(test_open_objects),
+        cmocka_unit_test(test_space),         cmocka_unit_test(test_integer_bounds),
+        cmocka_unit_test(test_number_bounds), cmocka_unit_test(test_optional_members),
+        cmocka_unit_test(test_large),         cmocka_unit_test(test_failing_allocations)};
     json_set_alloc_funcs(mem_alloc, mem_free);
     return cmocka_run_group_tests(tests, grammar_data_set_up_pilot, grammar_data_tear_down);
 }
