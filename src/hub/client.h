@@ -23,7 +23,7 @@ struct hub_request {
     char cause[CURL_ERROR_SIZE];
 };
 
-/* client_add_path - bytes of a path or a value as they stand in a URL; a slash stays with `path` */
+/* client_add_escaped - append text as it stands in a URL. path: a slash is not escaped */
 fathom_err client_add_escaped(struct buf *url, const char *text, bool path);
 
 /* client_endpoint - of the order, or the hub's own */

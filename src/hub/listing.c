@@ -34,12 +34,25 @@ static bool is_left_out(const char *path)
     return false;
 }
 
+/* Folders that a path leads through. */
+static size_t count_folders(const char *path)
+{
+    size_t n = 0;
+    for (; *path; path++) n += *path == '/';
+    return n;
+}
+
 static fathom_err take_file(struct hub_listing *l, const char *path, const json_t *size,
                             const char *sum, bool is_git, fathom_diag *d)
 {
     if (!path || !path_stays_below(path)) {
         FAIL(d, FATHOM_EFORMAT, "the hub lists a file called \"%.80s\", which is no name of a file",
              path ? path : "");
+    }
+    const size_t n_folder = count_folders(path);
+    if (n_folder > HUB_FOLDERS_MAX) {
+        FAIL(d, FATHOM_ELIMIT, "the hub lists \"%.80s...\" below %zu folders, at most %d are taken",
+             path, n_folder, HUB_FOLDERS_MAX);
     }
     if (is_left_out(path)) {
         l->n_left_out++;

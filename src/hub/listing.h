@@ -9,10 +9,11 @@
 #include "base/json.h"
 #include "fathom/err.h"
 
-enum { HUB_SUM_BYTES = 65, HUB_FILES_MAX = 100000 };
+enum { HUB_SUM_BYTES = 65, HUB_FILES_MAX = 100000, HUB_FOLDERS_MAX = 64 };
 
 struct hub_file {
-    const char *path;        /* relative, without "..": of the listing's tree */
+    const char *path;        /* relative, without "..", below HUB_FOLDERS_MAX folders at most:
+                                of the listing's tree */
     char sum[HUB_SUM_BYTES]; /* hexadecimal: SHA-256, or git's id of a blob when is_git */
     bool is_git;
     uint64_t size;
@@ -28,7 +29,8 @@ struct hub_listing {
 
 /* listing_read - Hugging Face's answer to /api/models/ORG/NAME/revision/REVISION?blobs=true
  * Errors  EFORMAT: not JSON, no commit, a path that leaves its folder, a file without size or sum;
- *         ELIMIT: more than HUB_FILES_MAX files; ENOMEM. */
+ *         ELIMIT: more than HUB_FILES_MAX files, a path through more than HUB_FOLDERS_MAX folders;
+ *         ENOMEM. */
 fathom_err listing_read(struct hub_listing *l, const char *text, size_t n, fathom_diag *d);
 
 /* listing_read_modelscope - ModelScope's to /api/v1/models/ORG/NAME/repo/files; its snapshot is

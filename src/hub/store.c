@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/assert.h"
 #include "base/fail.h"
 #include "base/new_file.h"
 #include "base/os.h"
@@ -72,12 +73,13 @@ static fathom_err make_parent(const char *path, fathom_diag *d)
 /* snapshots/COMMIT/a/b is a link to ../../../blobs/SUM. */
 static fathom_err link_file(const char *dir, const struct hub_file *f, fathom_diag *d)
 {
-    char path[LIMIT_PATH_BYTES], up[LIMIT_PATH_BYTES] = "../../", target[LIMIT_PATH_BYTES];
-    char seen[LIMIT_PATH_BYTES];
+    char path[LIMIT_PATH_BYTES], target[LIMIT_PATH_BYTES], seen[LIMIT_PATH_BYTES];
+    char up[3 * (2 + HUB_FOLDERS_MAX) + 1] = "../../";
     size_t n_up = strlen(up);
     TRY(join(path, dir, "/", f->path, d));
     for (const char *p = f->path; *p; p++) {
         if (*p != '/') continue;
+        ASSERT(n_up + sizeof "../" <= sizeof up);
         memcpy(up + n_up, "../", sizeof "../");
         n_up += 3;
     }

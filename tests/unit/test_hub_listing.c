@@ -105,12 +105,32 @@ static void failing_allocations_come_out_as_errors(void **state)
     }
 }
 
+/* Its link in the snapshot leads up as many folders. */
+static void a_path_through_too_many_folders_is_refused(void **state)
+{
+    (void)state;
+    for (size_t n = HUB_FOLDERS_MAX; n <= HUB_FOLDERS_MAX + 1; n++) {
+        char path[2 * HUB_FOLDERS_MAX + 4] = "", text[1024];
+        struct hub_listing l;
+        fathom_diag d = {{0}};
+        for (size_t i = 0; i < n; i++) memcpy(path + 2 * i, "a/", 2);
+        memcpy(path + 2 * n, "b", 2);
+        (void)snprintf(text, sizeof text, LISTING(SMALL("%s")), path);
+        const bool fits = n == HUB_FOLDERS_MAX;
+        assert_int_equal(listing_read(&l, text, strlen(text), &d),
+                         fits ? FATHOM_OK : FATHOM_ELIMIT);
+        if (!fits) assert_non_null(strstr(d.text, "below 65 folders, at most 64"));
+        listing_free(&l);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(files_have_the_sum_of_their_kind_and_foreign_weights_are_left_out),
         cmocka_unit_test(what_is_not_sound_is_refused_in_words),
         cmocka_unit_test(a_modelscope_snapshot_is_called_by_what_it_holds),
+        cmocka_unit_test(a_path_through_too_many_folders_is_refused),
         cmocka_unit_test(failing_allocations_come_out_as_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
