@@ -1,6 +1,7 @@
 /* test_answer.c - events in, bytes out: both forms, streamed and whole */
 #include "server/api/answer.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -335,6 +336,20 @@ static void test_best_of(void **state)
     }
     assert_int_equal(answer_close(&s->answer), 0);
     assert_non_null(strstr(scene_out(s), "{\"index\":0,\"text\":\"b\""));
+    scene_close(s);
+
+    /* what has no likelihood comes last, and has a place all the same */
+    s = scene_open(API_COMPLETION, "{\"prompt\":\"x\",\"n\":2,\"best_of\":3}", false);
+    for (size_t i = 0; i < 3; i++) {
+        bool stopped;
+        fathom_event e = {.kind = FATHOM_EVENT_TOKEN, .logprob = NAN};
+        e.token = (int32_t)(BYTE_0 + 'a' + i);
+        assert_int_equal(answer_token(&s->answer, i, &e, &stopped), 0);
+        e = (fathom_event){.kind = FATHOM_EVENT_FINISH, .finish = FATHOM_FINISH_LENGTH};
+        assert_int_equal(answer_finish(&s->answer, i, &e), 0);
+    }
+    assert_int_equal(answer_close(&s->answer), 0);
+    assert_non_null(strstr(scene_out(s), "{\"index\":1,\"text\":\"b\""));
     scene_close(s);
 }
 

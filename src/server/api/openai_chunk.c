@@ -1,6 +1,7 @@
 /* openai_chunk.c - chunks and bodies that OpenAI's completions have in common */
 #include "server/api/openai_chunk.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/json.h"
@@ -124,9 +125,11 @@ static fathom_err close_stream(struct answer *a)
     return buf_status(&a->out);
 }
 
+/* No NaN, which has no place in an order: logits without a number give it. */
 static double likelihood(const struct choice *c)
 {
-    return c->n_token ? c->sum_logprob / c->n_token : 0;
+    const double mean = c->n_token ? c->sum_logprob / c->n_token : 0;
+    return isnan(mean) ? -(double)INFINITY : mean;
 }
 
 /* Numbers the choices that are told, the n_told likeliest of each prompt, the likeliest first by
