@@ -42,6 +42,9 @@ static const struct refusal refusals[] = {
      "max_tokens is missing, an integer of at least 1 is needed"},
     {MESSAGES("{}"), "messages", "messages is an object, needed is an array of messages"},
     {MESSAGES("[]"), "messages", "messages is empty, at least one message is needed"},
+    {MESSAGES("[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":"
+              "\"x-anthropic-billing-header: a\"}]}]"),
+     "messages", "messages say only what to bill, at least one message is needed"},
     {MESSAGES("[1]"), "messages[0]",
      "messages[0] is an integer, needed is an object with role and content"},
     {MESSAGES("[{\"role\":\"tool\",\"content\":\"x\"}]"), "messages[0].role",

@@ -320,5 +320,7 @@ fathom_err anthropic_read_messages(struct field_context *x, const json_t *system
         const struct field_place at = field_element("messages", i);
         TRY(add_message(x, at.path, json_array_get(messages, i), out));
     }
-    return FATHOM_OK;
+    if (json_array_size(out) > 0) return FATHOM_OK;
+    return api_error_set(x->e, 400, "invalid_value", "messages",
+                         "messages say only what to bill, at least one message is needed");
 }
