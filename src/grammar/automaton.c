@@ -12,15 +12,15 @@
 
 /* ---- NFA -------------------------------------------------------------------------------- */
 
-/* Units (budget.h); none below the bytes that are kept. */
+/* Units (budget.h). None is smaller than the number of bytes that it keeps. */
 enum {
     UNITS_NFA_STATE = 8,
     UNITS_NFA_EDGE = 24,
     UNITS_DFA_STATE = 40,
     UNITS_DFA_EDGE = 30, /* made, trimmed, marked */
     UNITS_STEP = 4,      /* an edge or a state looked at */
-    UNITS_MEMBER = 14,   /* of a subset: put in order, hashed, compared, kept */
-    UNITS_FIND = 60,     /* a subset looked for */
+    UNITS_MEMBER = 14,   /* a member of a subset: put in order, hashed, compared, kept */
+    UNITS_FIND = 60,     /* a subset is looked up */
     UNITS_WORK_STATE = 12,
 };
 
@@ -124,7 +124,8 @@ static fathom_err dfa_add_edge(struct dfa *d, uint32_t lo, uint32_t hi, uint32_t
     return FATHOM_OK;
 }
 
-/* Marks what can reach an accepting state: backwards, over edges sorted by their target. */
+/* Marks the states that can reach an accepting one. Walks backwards, over edges sorted by
+ * target. */
 static fathom_err mark_live(const struct dfa *d, uint8_t *live)
 {
     fathom_err err = FATHOM_OK;
@@ -194,7 +195,7 @@ out:
 
 /* ---- numbering of sets ------------------------------------------------------------------ */
 
-/* Lists of numbers, each known by its index. Open addressing over their hashes. */
+/* Gives each different list of numbers an index. A hash table with open addressing. */
 struct numbering {
     uint32_t *items;
     uint32_t n_item;
@@ -237,7 +238,7 @@ static fathom_err numbering_rehash(struct numbering *x)
     return FATHOM_OK;
 }
 
-/* The index of a list, a new one when it has not been seen. */
+/* The index of a list; a list that has not been seen gets a new one. */
 static fathom_err numbering_find(struct numbering *x, const uint32_t *list, uint32_t n,
                                  uint32_t *index)
 {
@@ -315,7 +316,8 @@ static fathom_err work_reserve(struct dfa_work *w, uint32_t n, struct grammar_bu
     return FATHOM_OK;
 }
 
-/* Follows edges that take no symbol from state s. Which ones: a bit for each kind. */
+/* Adds state s and what edges without a symbol lead to from there. kinds: a bit for each kind of
+ * edge that is followed. States that make no difference are left out of the list. */
 static void close_over(struct subsets *x, uint32_t s, unsigned kinds)
 {
     struct dfa_work *w = x->work;
@@ -372,7 +374,7 @@ static fathom_err number_closure(struct subsets *x, uint32_t *index)
     return numbering_find(&x->sets, w->list, x->n_list, index);
 }
 
-/* Does a text that ends in this subset belong? */
+/* Whether a text that ends in this subset is accepted. */
 static bool subset_accepts(struct subsets *x, uint32_t index)
 {
     begin_closure(x);
@@ -388,7 +390,7 @@ static int by_low_end(const void *a, const void *b)
     return x->lo < y->lo ? -1 : x->lo > y->lo;
 }
 
-/* Puts the edges in order; often they are. */
+/* Sorts the edges by their low end, unless they are in order already, as they often are. */
 static fathom_err sort_edges(struct subsets *x)
 {
     uint32_t i = 1;
@@ -400,7 +402,8 @@ static fathom_err sort_edges(struct subsets *x)
     return FATHOM_OK;
 }
 
-/* The edges of a subset, ascending, and the points between which nothing changes. */
+/* Collects the edges of a subset in ascending order, and the symbols at which the set of edges that
+ * hold a symbol changes. */
 static fathom_err gather_edges(struct subsets *x, uint32_t index, uint32_t *n_point)
 {
     uint32_t n = 0, n_all = 0;
@@ -556,7 +559,7 @@ static fathom_err negate_state(struct dfa *out, const struct dfa *d, uint32_t s)
     return FATHOM_OK;
 }
 
-/* A copy of d in the loops of a caller, with some edges more. */
+/* Pays for a copy of d, which the caller makes and may give some more edges. */
 static fathom_err pay_for_copy(const struct dfa *d, struct grammar_budget *budget)
 {
     return budget_spend(budget, ((uint64_t)d->n_state * 2 + 2) * UNITS_DFA_STATE +

@@ -16,10 +16,10 @@
 /* The alphabet of texts: the Unicode scalar values. */
 enum { FA_SURROGATE_FIRST = 0xd800, FA_SURROGATE_LAST = 0xdfff, FA_CODE_POINT_LAST = 0x10ffff };
 
-/* ---- with choice ------------------------------------------------------------------------ */
+/* ---- nondeterministic (NFA) ------------------------------------------------------------- */
 
-/* An edge of another kind than SYMBOLS takes no symbol. BEGIN holds at the first position of the
- * text only, END at its end only. */
+/* Only an edge of kind SYMBOLS takes a symbol. A BEGIN edge may be followed only at the first
+ * position of the text, an END edge only at its end. */
 enum nfa_edge_kind { NFA_SYMBOLS, NFA_EPSILON, NFA_BEGIN, NFA_END };
 
 struct nfa_edge {
@@ -29,7 +29,7 @@ struct nfa_edge {
     int32_t next; /* of the same state and list; -1: last */
 };
 
-/* The newest edge of a state, -1: none: of those that take a symbol, and of the others. */
+/* The newest edges of a state: of those that take a symbol, and of the others. -1: none. */
 struct nfa_heads {
     int32_t symbols, links;
 };
@@ -43,7 +43,7 @@ struct nfa {
     size_t cap_state, cap_edge;
     uint32_t max_state;            /* more is ELIMIT, and so are 8 times as many edges */
     fathom_err err;                /* the first failure */
-    struct grammar_budget *budget; /* borrowed; pays for what is drawn and made of it */
+    struct grammar_budget *budget; /* borrowed; pays for drawing, and for the DFAs made of it */
 };
 
 /* nfa_init - no states; budget: NULL, or outlives *n. nfa_free - release and zero */
@@ -62,7 +62,7 @@ void nfa_any(struct nfa *n, uint32_t from, uint32_t to);
  */
 uint32_t nfa_text(struct nfa *nfa, uint32_t from, const char *text, size_t n);
 
-/* ---- without ---------------------------------------------------------------------------- */
+/* ---- deterministic (DFA) ---------------------------------------------------------------- */
 
 struct dfa_edge {
     uint32_t lo, hi;
@@ -85,16 +85,16 @@ void dfa_free(struct dfa *d);
 
 enum dfa_kind {
     DFA_WHOLE, /* the words from start to accept */
-    DFA_FIRST, /* of these, the ones without another as a proper prefix */
+    DFA_FIRST, /* of these words, those that have no other of them as a proper prefix */
     DFA_OPEN,  /* the accept state loops on every symbol: what follows it does not matter */
 };
 
-/* What a construction needs to remember of NFA states. Kept by a caller who builds many automata
- * out of one NFA. A zeroed struct is empty; released with dfa_work_free. */
+/* Work memory of a construction, by NFA state. A caller who builds many automata out of one NFA
+ * keeps it between them. A zeroed struct is empty; released with dfa_work_free. */
 struct dfa_work {
-    uint32_t *seen;  /* [cap] the closure that met the state last */
+    uint32_t *seen;  /* [cap] number of the latest closure that has the state */
     uint32_t *stack; /* [cap] */
-    uint32_t *list;  /* [cap] the closure under construction */
+    uint32_t *list;  /* [cap] states of the closure under construction */
     uint32_t cap;
     uint32_t closure;
 };
@@ -124,7 +124,7 @@ fathom_err dfa_negate(struct dfa *out, const struct dfa *d, struct grammar_budge
 fathom_err dfa_lengths(struct dfa *out, uint32_t lo, uint32_t hi, uint32_t max_state,
                        struct grammar_budget *budget);
 
-/* dfa_copy - the same automaton again */
+/* dfa_copy - an automaton of its own that is equal to d */
 fathom_err dfa_copy(struct dfa *out, const struct dfa *d, struct grammar_budget *budget);
 
 /* dfa_is_empty - no word at all */
@@ -139,8 +139,8 @@ bool dfa_accepts_text(const struct dfa *d, const char *text, size_t n);
 /* dfa_is_open - the state accepts, and every text leads back to it */
 bool dfa_is_open(const struct dfa *d, uint32_t state);
 
-/* dfa_put - draw d into n from state `from`, its accepting states linked to `to`; symbols as they
- * are */
+/* dfa_put - draw d into n: its start is linked from state `from`, its accepting states are linked
+ * to `to`. Symbols stay as they are. */
 void dfa_put(struct nfa *n, const struct dfa *d, uint32_t from, uint32_t to);
 
 #endif

@@ -1,9 +1,9 @@
 /* builder.h - draw a grammar
  *
- * A grammar is a set of rules; each is a graph with a begin and an end state. An output is what
- * stands on a path from begin to end of the root rule: text, markup, JSON, words of other rules. A
- * sequence is one put after the other, a choice is several paths between two states, a repetition
- * is a link back:
+ * A grammar is a set of rules. Each rule is a graph with a begin state and an end state. An output
+ * is what stands on a path from the begin to the end of the root rule: text, markup, JSON, words of
+ * other rules. For a sequence, one thing is put after the other; a choice is several paths between
+ * two states; a repetition is a link back:
  *
  *   uint32_t rule = grammar_add_rule(b);
  *   uint32_t at = grammar_rule_begin(b, rule);
@@ -12,8 +12,8 @@
  *   grammar_join(b, at, grammar_rule_end(b, rule));
  *   TRY(grammar_build(&g, b, rule, d));
  *
- * Functions that return a state cannot fail at once: the first failure is kept and comes out of
- * grammar_build. Each returns a new state, where what was put has ended.
+ * Functions that return a state report no error: the first failure is kept, and grammar_build
+ * returns it. Each returns a new state, which stands behind what was put.
  */
 #ifndef FATHOM_GRAMMAR_BUILDER_H
 #define FATHOM_GRAMMAR_BUILDER_H
@@ -23,7 +23,8 @@
 
 struct grammar_builder;
 
-/* grammar_builder_create - nothing drawn; v outlives the grammars, options may be NULL */
+/* grammar_builder_create - a builder without rules. v must outlive the grammars; options may be
+ * NULL. */
 fathom_err grammar_builder_create(struct grammar_builder **out, const struct grammar_vocab *v,
                                   const struct grammar_options *options);
 void grammar_builder_destroy(struct grammar_builder *b); /* accepts NULL */
@@ -40,13 +41,13 @@ struct grammar_budget *grammar_builder_budget(struct grammar_builder *b);
 fathom_err grammar_build(struct grammar **out, struct grammar_builder *b, uint32_t root,
                          fathom_diag *d);
 
-/* grammar_draw - draws what is wanted from `from` on; *to is the state after it */
+/* grammar_draw - draw `what` from state `from` on; *to becomes the state behind it */
 typedef fathom_err grammar_draw(struct grammar_builder *b, uint32_t from, const void *what,
                                 uint32_t *to, fathom_diag *d);
 
-/* grammar_compile - the grammar of what one function draws
+/* grammar_compile - make the grammar whose root rule one function draws
  *
- *   what  handed to `draw`
+ *   what  passed to `draw`
  *   stop  NULL, or a flag that any thread may raise to end the compilation
  * Errors  as grammar_build, and what `draw` returns; ELIMIT when it is more work than
  *         GRAMMAR_WORK_MAX units, ECANCEL when the flag was raised. *out is then NULL. */
@@ -60,17 +61,20 @@ uint32_t grammar_add_rule(struct grammar_builder *b);
 uint32_t grammar_rule_begin(const struct grammar_builder *b, uint32_t rule);
 uint32_t grammar_rule_end(const struct grammar_builder *b, uint32_t rule);
 
-/* grammar_add_state - a state of its own. grammar_join - from `from` one may go on at `to`. */
+/* grammar_add_state - a new state. grammar_join - add a link: who is at `from` may go on at
+ * `to`. */
 uint32_t grammar_add_state(struct grammar_builder *b);
 void grammar_join(struct grammar_builder *b, uint32_t from, uint32_t to);
 
-/* grammar_put_text - exactly these n bytes. grammar_put_markup - the same, but added tokens that
- * occur in the text may also come as such. grammar_put_bytes - one byte of lo .. hi. */
+/* grammar_put_text - exactly these n bytes. grammar_put_markup - the same, but where the text has
+ * that of an added token, the token itself may come too. grammar_put_bytes - one byte of lo .. hi.
+ */
 uint32_t grammar_put_text(struct grammar_builder *b, uint32_t from, const char *text, size_t n);
 uint32_t grammar_put_markup(struct grammar_builder *b, uint32_t from, const char *text);
 uint32_t grammar_put_bytes(struct grammar_builder *b, uint32_t from, uint8_t lo, uint8_t hi);
 
-/* grammar_put_rule - a word of another rule, drawn now or later; it must not be empty */
+/* grammar_put_rule - a word of another rule, which may be drawn later. No word of that rule may be
+ * empty. */
 uint32_t grammar_put_rule(struct grammar_builder *b, uint32_t from, uint32_t rule);
 
 /* grammar_put_until - any text, then `end`, which does not occur before. Markup as above. */

@@ -14,22 +14,22 @@ struct char_class {
     } ranges[CHAR_CLASS_RANGES_MAX];
 };
 
-/* char_class_add - one more range; ELIMIT when there are CHAR_CLASS_RANGES_MAX */
+/* char_class_add - add a range; ELIMIT: there are CHAR_CLASS_RANGES_MAX already */
 fathom_err char_class_add(struct char_class *c, uint32_t lo, uint32_t hi);
 
-/* char_class_add_named - \d \w \s of ASCII, and \D \W \S, what these do not hold
+/* char_class_add_named - add \d, \w or \s of ASCII, or \D, \W or \S: all but these
  *
- *   known  false, and nothing is added: the letter names no class
+ *   known  false: the letter names no class, and nothing was added
  * Errors  ELIMIT as above. */
 fathom_err char_class_add_named(struct char_class *c, uint32_t letter, bool *known);
 
-/* char_class_normalise - the same characters in ascending, disjoint ranges */
+/* char_class_normalise - sort the ranges and join those that overlap or touch */
 void char_class_normalise(struct char_class *c);
 
 /* char_class_negate - all other code points, normalised; ELIMIT as above */
 fathom_err char_class_negate(struct char_class *c);
 
-/* char_class_put - an edge for each range, without the surrogates */
+/* char_class_put - draw an edge for each range, without the surrogates */
 void char_class_put(struct nfa *n, const struct char_class *c, uint32_t from, uint32_t to);
 
 #endif

@@ -323,7 +323,7 @@ fathom_err ebnf_count(struct ebnf_reader *r, uint32_t *lo, uint32_t *hi)
 
 /* ---- the whole -------------------------------------------------------------------------- */
 
-/* A grammar without "::=" outside comments is one of Lark's. */
+/* A grammar without "::=" outside its comments is in Lark's notation. */
 static bool is_lark(const char *text, size_t n)
 {
     bool comment = false;

@@ -1,6 +1,6 @@
 /* ebnf_gbnf.c - GBNF, the notation of llama.cpp and xgrammar
  *
- *   grammar  = (name "::=" choice)*             a rule goes on until the next name with a "::="
+ *   grammar  = (name "::=" choice)*             a rule ends before the next name with a "::="
  *   choice   = sequence ("|" sequence)*
  *   sequence = (atom ("*" | "+" | "?" | "{m}" | "{m,}" | "{m,n}" | "{,n}")?)*
  *   atom     = "text" | [class] | [^class] | . | name | ( choice )
@@ -54,7 +54,7 @@ static fathom_err add_range(struct ebnf_reader *r, size_t at, struct char_class 
     return ebnf_fail(r->e, at, err, "a class of more than %d ranges", CHAR_CLASS_RANGES_MAX);
 }
 
-/* \d and its like; false: something else stands there. */
+/* Reads \d, \w, \s, \D, \W or \S; *known is false if something else stands there. */
 static fathom_err take_named(struct ebnf_reader *r, struct char_class *c, bool *known)
 {
     *known = false;

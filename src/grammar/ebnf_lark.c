@@ -1,17 +1,18 @@
 /* ebnf_lark.c - the notation of Lark, as far as it says which texts there are
  *
- *   name: choice      a rule; "?" and "!" before its name and "-> name" behind a sequence are of
- *   NAME: choice      trees, a terminal's priority (NAME.2) of lexers: both are passed over
+ *   name: choice      a rule. "?" and "!" before its name, and "-> name" behind a sequence, shape
+ *                     syntax trees and are passed over
+ *   NAME: choice      a terminal. A priority (NAME.2) is for lexers and is passed over
  *   %import common.NAME [-> NAME]    %import common (NAME, NAME)
- *   %ignore choice    may stand behind each text, pattern and terminal of a rule
+ *   %ignore choice    what may stand behind each text, pattern and terminal of a rule
  *
  *   choice   = sequence ("|" sequence)*
  *   sequence = (atom ("*" | "+" | "?" | "~m" | "~m..n" | {..} as in GBNF)?)*
  *   atom     = "text" ["i"] | "a".."z" | /pattern/ | name | NAME | ( choice ) | [ choice ]
  *
- * A definition ends with its line, unless the next one goes on with it: it begins with "|", or is
- * neither a definition nor a "%". Within brackets lines do not matter. The root is the rule
- * `start`, without one the first definition.
+ * A definition ends with its line, unless the next line begins neither another definition nor a
+ * "%". Within brackets lines do not matter. The root is the rule `start`; without one, it is the
+ * first definition.
  */
 #include <string.h>
 
@@ -53,8 +54,8 @@ static const struct {
 
 struct lark {
     struct ebnf_reader r;
-    uint32_t ignore; /* the rule of what may stand between lexemes; UINT32_MAX: nothing may */
-    bool in_rule;    /* not in a terminal */
+    uint32_t ignore; /* the rule of what %ignore lets stand between lexemes; UINT32_MAX: none */
+    bool in_rule;    /* whether what is read is a rule; false: a terminal, or an %ignore */
     uint32_t *ignored_rules;
     uint32_t n_ignored;
     size_t cap_ignored;
@@ -91,8 +92,8 @@ static bool at_definition(const struct ebnf_reader *r)
     return n > 0 && ebnf_peek(&ahead, ":");
 }
 
-/* Past blanks, and past the end of the line where the definition goes on; false, and nothing has
- * been passed: it has ended. */
+/* Skips blanks, and the end of the line if the definition goes on behind it. False: the definition
+ * has ended, and nothing was skipped. */
 static bool goes_on(struct ebnf_reader *r)
 {
     struct ebnf_reader ahead = *r;
@@ -111,7 +112,7 @@ static fathom_err refuse(struct ebnf_reader *r, size_t at, const char *what)
     return ebnf_fail(r->e, at, FATHOM_EUNSUPPORTED, "%s is not supported", what);
 }
 
-/* A text whose letters of ASCII may be of either case. */
+/* A text in which ASCII letters may be upper or lower case. */
 static fathom_err any_case(struct ebnf_reader *r, const char *text, size_t n, uint32_t *out)
 {
     struct ebnf_list list = {0};
@@ -129,7 +130,7 @@ static fathom_err any_case(struct ebnf_reader *r, const char *text, size_t n, ui
     return ebnf_close(r->e, &list, EBNF_SEQUENCE, out);
 }
 
-/* The character that a text is; UINT32_MAX: it is none, or several. */
+/* The only character of a text; UINT32_MAX: it has none, or several. */
 static uint32_t only_character(const struct buf *text)
 {
     size_t len;
@@ -137,7 +138,7 @@ static uint32_t only_character(const struct buf *text)
     return cp >= 0 && len == text->len ? (uint32_t)cp : UINT32_MAX;
 }
 
-/* After "a"..: the last one of a range of characters. */
+/* After "a".. : reads the last character of a range. */
 static fathom_err take_range(struct ebnf_reader *r, size_t at, const struct buf *first,
                              uint32_t *out)
 {
@@ -200,7 +201,7 @@ static fathom_err take_group(struct lark *l, const char *end, uint32_t *out)
     return *end == ']' ? ebnf_repeat(r->e, *out, 0, 1, out) : FATHOM_OK;
 }
 
-/* A name of n bytes is a terminal's when its first letter is a capital. */
+/* A name is a terminal's if its first character behind underscores is a capital letter. */
 static bool is_terminal(const char *name, size_t n)
 {
     size_t i = 0;
@@ -208,7 +209,7 @@ static bool is_terminal(const char *name, size_t n)
     return i < n && name[i] >= 'A' && name[i] <= 'Z';
 }
 
-/* What comes between this lexeme and the next. */
+/* Lets what %ignore names follow a lexeme, if it stands in a rule. */
 static fathom_err add_ignored(struct lark *l, uint32_t lexeme, uint32_t *out)
 {
     struct ebnf_list list = {0};
@@ -330,7 +331,7 @@ static fathom_err take_choice(struct lark *l, uint32_t *out)
     return ebnf_close(l->r.e, &list, EBNF_CHOICE, out);
 }
 
-/* A choice that nothing but the end of its definition follows. */
+/* A choice, behind which the definition must end. */
 static fathom_err take_body(struct lark *l, uint32_t *out)
 {
     TRY(take_choice(l, out));
@@ -365,7 +366,7 @@ static fathom_err take_definition(struct lark *l)
     return ebnf_define(r->e, rule, at, first, node);
 }
 
-/* The terminal `name` of the library, as `as`. */
+/* Defines the terminal `name` of the library under the name `as`. */
 static fathom_err import_terminal(struct ebnf_reader *r, const char *name, size_t n, const char *as,
                                   size_t n_as)
 {
@@ -428,7 +429,7 @@ static fathom_err take_ignore(struct lark *l, size_t at)
     return ebnf_define(r->e, *rule, at, first, node);
 }
 
-/* All that %ignore names, as often as wanted. */
+/* Defines the rule of ignored texts: any number of what the %ignore lines name. */
 static fathom_err define_ignored(struct lark *l)
 {
     struct ebnf *e = l->r.e;

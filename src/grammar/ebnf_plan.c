@@ -1,11 +1,12 @@
-/* ebnf_plan.c - what of a rule its references need to know
+/* ebnf_plan.c - how each rule of a grammar in EBNF is drawn
  *
- * Rules are taken by components, what they name before them. Whether a rule may be empty, and
- * whether some text of it ever ends, is found for a component at once, from below.
+ * Rules are looked at component by component, those that a rule names before it. Whether a rule may
+ * be empty, and whether some text of it ever ends, is found for a whole component at once: all
+ * start as "no", and are looked at until nothing changes.
  *
- * A rule that does not come back to itself is drawn wherever it is named, unless it is large: the
+ * A rule that does not come back to itself is drawn wherever it is named, unless it is large. The
  * subset construction then merges beginnings that rules have in common, and a mask needs no calls.
- * How large is decided by what all of them come to.
+ * What counts as large is lowered until all drawings together are small enough.
  */
 #include <string.h>
 
@@ -17,19 +18,19 @@
 /* Units (budget.h). */
 enum { UNITS_LOOK = 8, UNITS_GRAPH = 30 };
 
-/* States of the NFA that drawings of rules at several places may come to together. */
+/* How many states of the NFA all rules may take together before smaller ones become calls. */
 enum { DRAWN_MAX = 1 << 16 };
 
 /* ---- components ------------------------------------------------------------------------- */
 
-/* Tarjan's walk, without recursion. */
+/* Tarjan's algorithm for strongly connected components, without recursion. */
 struct components {
     const struct ebnf_graph *g;
-    uint32_t *index; /* [n] when a thing was met, from 1; 0: not yet */
-    uint32_t *low;   /* [n] the oldest that it leads back to */
-    uint32_t *open;  /* [n] met, and in no component */
-    uint32_t *path;  /* [n] from the root to where the walk stands */
-    uint32_t *edge;  /* [n] of a thing on the path: the next one to be looked at */
+    uint32_t *index; /* [n] the order in which things were met, from 1; 0: not met yet */
+    uint32_t *low;   /* [n] the lowest index that it is known to lead back to */
+    uint32_t *open;  /* [n_open] things that were met and are in no component yet */
+    uint32_t *path;  /* [n_path] from the root to where the walk stands */
+    uint32_t *edge;  /* [n] of a thing on the path: its next edge to be looked at */
     uint32_t n_met, n_open, n_path, n_component;
     uint32_t *order, *n_order, *component;
 };
@@ -47,7 +48,7 @@ static uint32_t lower(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* The end of the path is done with. */
+/* All edges of the last thing on the path have been looked at: it is taken off the path. */
 static void leave(struct components *x)
 {
     uint32_t v = x->path[--x->n_path], last;
@@ -106,7 +107,7 @@ fathom_err ebnf_components(const struct ebnf_graph *g, uint32_t root, struct gra
     return FATHOM_OK;
 }
 
-/* ---- empty, and endless ----------------------------------------------------------------- */
+/* ---- which may be empty, which may end -------------------------------------------------- */
 
 static bool may_be_empty(const struct ebnf *e, uint32_t i)
 {
@@ -152,7 +153,7 @@ static bool may_end(const struct ebnf *e, uint32_t i)
     return node->kind == EBNF_SEQUENCE ? all : any;
 }
 
-/* The rules order[begin .. end) are a component. */
+/* Sets nullable and ends of the rules order[begin .. end), which are a component. */
 static fathom_err settle_component(struct ebnf *e, uint32_t begin, uint32_t end)
 {
     for (bool changed = true; changed;) {
@@ -184,7 +185,7 @@ static uint32_t capped(uint64_t size)
     return size < EBNF_SIZE_MAX ? (uint32_t)size : EBNF_SIZE_MAX;
 }
 
-/* States that a node is drawn with, about; *depth: nodes within one another. */
+/* About how many states a node takes when it is drawn. *depth: how deep its nodes are nested. */
 static uint32_t size_of(const struct ebnf *e, uint32_t i, uint32_t *depth)
 {
     const struct ebnf_node *node = &e->nodes[i];
@@ -209,7 +210,8 @@ static uint32_t size_of(const struct ebnf *e, uint32_t i, uint32_t *depth)
     return capped(size);
 }
 
-/* What is drawn when a rule of up to `most` states is drawn wherever it is named. */
+/* Decides that rules of up to `most` states are drawn wherever they are named, and counts the
+ * states that all drawings then take. */
 static fathom_err measure(struct ebnf *e, uint32_t most, uint64_t *all)
 {
     *all = 0;
@@ -244,7 +246,7 @@ static fathom_err choose_inlined(struct ebnf *e)
 
 /* ---- the whole -------------------------------------------------------------------------- */
 
-/* Rules and what they name. */
+/* Makes the graph of rules and the rules they name. */
 static fathom_err draw_graph(struct ebnf *e, struct ebnf_graph *g)
 {
     uint32_t n_to = 0;

@@ -1,16 +1,19 @@
-/* ebnf_put.c - a planned grammar drawn
+/* ebnf_put.c - draws a grammar in EBNF as ebnf_plan.c has planned it
  *
- * A rule that comes back to itself becomes a rule of the builder, and references become calls. The
- * engine knows no call of nothing and no rule that begins with itself (grammar_link.c), so
+ * A rule that comes back to itself becomes a rule of the builder, and references to it become
+ * calls. A called rule must not be empty, and no rule may begin with itself (grammar_link.c).
+ * Therefore
  *
- *   1. a call of a rule that may be empty may be passed by, and the rule then is never empty;
- *   2. rules that begin with one another are one automaton. With A = B x | "a", B = A y | "b", an A
- *      begins with an "a" or a "b", the end of an A or a B; from the end of a B it goes on with x
- *      to the end of an A, from the end of an A with y to that of a B.
+ *   1. where a rule may be empty, a link leads past each call of it, and the rule itself is changed
+ *      so that it is never empty;
+ *   2. rules that begin with one another become one automaton. Take A = B x | "a", B = A y | "b".
+ *      An A starts with "a", which ends an A, or with "b", which ends a B. From the end of a B, x
+ *      leads to the end of an A; from the end of an A, y leads to the end of a B.
  *
- * For both, what a rule begins with is copied to a new begin state: the edges that leave the
- * closure of the old one, but for calls within its component, which become links from the end of
- * the called rule to where the call leads. Nothing else leads to a begin state or leaves an end.
+ * For both, a component gets a new begin state, to which the edges are copied that leave the
+ * closure of its rules' old begin states. Calls within the component are not copied: each becomes a
+ * link from the end of the called rule to where the call leads. Nothing else leads to a begin state
+ * or leaves an end.
  */
 #include <string.h>
 
@@ -23,20 +26,20 @@
 /* Units (budget.h). */
 enum { UNITS_NODE = 20, UNITS_STEP = 6, UNITS_EDGE = 20 };
 
-/* What a rule begins with. */
+/* An edge with which a rule begins. */
 struct first_edge {
     uint32_t lo, hi, to;
-    uint32_t rule; /* of `rules`, when it is a call; UINT32_MAX: it is none */
+    uint32_t rule; /* a call of one of `rules`: which one; UINT32_MAX: another edge */
 };
 
 struct drawing {
     struct ebnf *e;
     struct grammar_builder *b;
-    uint32_t *rules; /* [n_rule] those drawn as rules of their own */
+    uint32_t *rules; /* [n_rule] the rules that are rules of the builder too */
     uint32_t n_rule;
-    /* of the beginnings */
-    uint32_t *index; /* [rules of b] in `rules`; UINT32_MAX: another's */
-    uint32_t *seen;  /* [states of b] the rule that met the state last, from 1 */
+    /* for the begin states */
+    uint32_t *index; /* [rules of b] place in `rules`; UINT32_MAX: it is not drawn here */
+    uint32_t *seen; /* [states of b] the latest rule, counted from 1, whose closure has the state */
     uint32_t *stack; /* [states of b] */
     struct first_edge *edges;
     uint32_t n_edge;
@@ -71,7 +74,7 @@ static uint32_t put_reference(struct drawing *x, uint32_t from, uint32_t rule)
     return to;
 }
 
-/* Copy after copy; a loop goes round the last one. */
+/* Draws one copy after the other; without an upper bound, a link loops back over the last one. */
 static uint32_t put_repeat(struct drawing *x, uint32_t from, const struct ebnf_node *node)
 {
     struct grammar_builder *b = x->b;
@@ -119,7 +122,7 @@ static uint32_t put_node(struct drawing *x, uint32_t from, uint32_t i)
 
 /* ---- beginnings ------------------------------------------------------------------------- */
 
-/* The edges that leave the closure of a rule's begin. */
+/* Collects the edges that leave the closure of a rule's begin state. */
 static fathom_err gather_first(struct drawing *x, uint32_t rule)
 {
     struct nfa *n = &x->b->nfa;
@@ -164,7 +167,8 @@ static fathom_err gather_all(struct drawing *x)
     return FATHOM_OK;
 }
 
-/* The rules members[0 .. n), a component, get a begin state; of a rule alone, when it needs one. */
+/* Gives the rules members[0 .. n), a component, a new begin state. A component of one rule gets one
+ * only if that rule begins with itself or may be empty. */
 static void renew_begins(struct drawing *x, const uint32_t *members, uint32_t n,
                          const uint32_t *component)
 {

@@ -1,6 +1,6 @@
 /* regex.c - a pattern is drawn into an automaton while it is read
  *
- * What may be repeated is read once for each copy, so there is no tree between text and automaton.
+ * What is repeated is read again for each copy, so no syntax tree is needed.
  */
 #include "grammar/regex.h"
 
@@ -13,7 +13,7 @@
 enum {
     PARTS_MAX = 1 << 17, /* characters, classes and groups read, copies counted */
     NO_END = UINT32_MAX,
-    UNITS_ATOM = 150, /* see budget.h: an atom, and a byte or a range that is read for it */
+    UNITS_ATOM = 150, /* see budget.h: for an atom, and for each byte and range read for it */
     UNITS_BYTE = 3,
     UNITS_RANGE = 60,
 };
@@ -52,7 +52,8 @@ static fathom_err too_large(struct parser *p)
          REGEX_STATES_MAX);
 }
 
-/* For the bytes that were read since `begin`, once for each copy of what is repeated. */
+/* Pays for the bytes read since `begin`; those of a repeated part are read and paid for again for
+ * each copy. */
 static fathom_err pay_for_bytes(struct parser *p, size_t begin)
 {
     return budget_spend(p->nfa.budget, (p->at - begin) * UNITS_BYTE);
@@ -71,7 +72,7 @@ static fathom_err next_code_point(struct parser *p, uint32_t *cp)
 
 /* ---- classes ---------------------------------------------------------------------------- */
 
-/* Says of what went wrong with a class that it has too many ranges. */
+/* Writes the message for a class with too many ranges; other errors are passed on. */
 static fathom_err tell_class(struct parser *p, fathom_err err)
 {
     if (err != FATHOM_ELIMIT) return err;
@@ -208,7 +209,7 @@ static bool read_braces(struct parser *p, uint32_t *lo, uint32_t *hi)
     return true;
 }
 
-/* Whether what comes next asks for a repetition of what stands before it. */
+/* Whether a repetition comes next. */
 static bool peek_quantifier(const struct parser *p)
 {
     struct parser ahead = *p;
@@ -271,7 +272,7 @@ static fathom_err read_backslash(struct parser *p, uint32_t from, uint32_t *to)
     return FATHOM_OK;
 }
 
-/* A character, class, group or anchor, drawn from `from` to a state of its own. */
+/* A character, class, group or anchor, drawn from state `from` to a new state, *to. */
 static fathom_err read_atom(struct parser *p, uint32_t from, uint32_t *to)
 {
     struct char_class c = {.n = 0};
@@ -306,7 +307,7 @@ static fathom_err read_atom(struct parser *p, uint32_t from, uint32_t *to)
 
 /* ---- pieces ----------------------------------------------------------------------------- */
 
-/* How often the atom before is wanted. */
+/* Reads how often the atom before may stand there. */
 static fathom_err read_quantifier(struct parser *p, uint32_t *lo, uint32_t *hi, bool *found)
 {
     size_t begin = p->at;

@@ -1,8 +1,7 @@
-/* schema.h - a JSON schema taken apart, for whoever draws its values in a form of their own
+/* schema.h - a JSON schema taken apart, for those who draw some values in a form of their own
  *
- * grammar_put_schema (builder.h) draws a schema as JSON and needs nothing of this. A writer that
- * has another form for some values, as V3.2 has for the parameters of a tool call, goes step by
- * step:
+ * To draw a schema as JSON, grammar_put_schema (builder.h) is enough. A writer with another form
+ * for some values, as V3.2 has for the parameters of a tool call, goes step by step:
  *
  *   struct schema_compiler c;
  *   schema_open(&c, b, schema, path, d)       for all subschemas of one schema
@@ -47,7 +46,8 @@ struct schema_compiler {
     size_t cap_rule;
     uint32_t n_alternative;
     uint32_t depth;
-    bool wide; /* constraints that only have a narrow form are left out (schema_apart.c) */
+    bool wide; /* keywords that are only drawn narrower than they are, such as "not", are left out
+                  (schema_apart.c) */
 };
 
 /* schema_open - a compiler for a root and its subschemas
@@ -59,7 +59,8 @@ fathom_err schema_open(struct schema_compiler *c, struct grammar_builder *b, con
                        const char *path, fathom_diag *d);
 
 /* schema_finish - draw the rules that schema_put_flat has put off; errors as grammar_from_schema
- * schema_close - release; says where the budget ran out, if it did and nothing has been said */
+ * schema_close - release. If the budget ran out and there is no message yet, writes one with the
+ * place. */
 fathom_err schema_finish(struct schema_compiler *c);
 void schema_close(struct schema_compiler *c);
 
@@ -71,11 +72,11 @@ void schema_leave(struct schema_compiler *c, size_t mark);
 
 /* Units (budget.h) for what is done in many places. */
 enum {
-    UNITS_STEP = 5,      /* one of a list looked at */
-    UNITS_COMPARE = 35,  /* two JSON values compared */
-    UNITS_TEXT = 30,     /* a byte of a schema written and hashed */
-    UNITS_VALUE = 120,   /* a JSON value copied, or put into a container */
-    UNITS_KEYWORD = 800, /* a keyword found by its name */
+    UNITS_STEP = 5,      /* to look at an element of a list */
+    UNITS_COMPARE = 35,  /* to compare two JSON values */
+    UNITS_TEXT = 30,     /* to write and hash a byte of a schema */
+    UNITS_VALUE = 120,   /* to copy a JSON value, or to put it into a container */
+    UNITS_KEYWORD = 800, /* to find a keyword by its name */
 };
 
 /* schema_spend - pay for work out of the builder's budget; errors as budget_spend */
@@ -94,24 +95,25 @@ enum schema_type {
     SCHEMA_TYPE_ALL = 127,
 };
 
-/* What "unevaluatedProperties" (or "unevaluatedItems") sees: the members (or items) that its own
- * schema speaks of, with all that is inside it, and nothing beside it. In an inner schema, one that
- * others are joined to, it can be joined too as long as all who speak of members are inside. */
+/* Whether "unevaluatedProperties" (or "unevaluatedItems") can be joined with what stands around it.
+ * The keyword sees the members (or items) that its own schema speaks of, with all that is inside
+ * that schema, but nothing beside it. In an inner schema, one that others are joined to, joining it
+ * is right only if every schema that speaks of members is inside. */
 struct schema_scope {
-    uint32_t n_speaker; /* schemas so far that speak of members */
-    bool inner;         /* some inner schema has the keyword, and it forbids something */
-    bool unlike;        /* several have it, and do not see the same number of speakers */
-    bool whole;         /* before each of these there were neither speakers nor alternatives */
-    uint32_t n_seen;    /* speakers inside it */
-    size_t n_group;     /* groups of alternatives when the first of them was over */
+    uint32_t n_speaker; /* schemas merged so far that speak of members */
+    bool inner;         /* an inner schema has the keyword, and it forbids something */
+    bool unlike;        /* several inner schemas have it and see different numbers of speakers */
+    bool whole;         /* no speakers and no alternatives came before any of them */
+    uint32_t n_seen;    /* speakers inside the latest of them */
+    size_t n_group;     /* the fewest groups of alternatives there were behind one of them */
 };
 
-/* A schema without references and allOf: all keywords must hold. Containers are owned; NULL stands
- * for a keyword that does not occur. */
+/* The constraints of a schema, with those of $ref and allOf joined to them: all must hold.
+ * Containers are owned; NULL stands for a keyword that does not occur. */
 struct schema_flat {
-    unsigned types;   /* that "type" leaves */
-    unsigned touched; /* that keywords speak of */
-    bool never;
+    unsigned types;       /* the types that "type" allows */
+    unsigned touched;     /* the types that other keywords speak of */
+    bool never;           /* no value meets the constraints */
     json_t *values;       /* array: enum, const */
     json_t *number_rules; /* array of {keyword: number}: bounds and multipleOf */
     json_t *string_rules; /* array of {keyword: string}: pattern and format */
@@ -127,19 +129,19 @@ struct schema_flat {
     json_t *unevaluated;
     json_t *patterns; /* pattern: schema */
     json_t *names;    /* array of schemas */
-    json_t *demands;  /* name: what a member of this name must be, known or not */
+    json_t *demands;  /* name: a schema that a member of this name must meet too, if there is one */
     uint32_t min_properties, max_properties;
     json_t *groups; /* array of arrays of schemas: one of each must hold */
     struct schema_scope members, elements;
 };
 
-/* schema_flat_init - no constraint: every value. schema_flat_free - release; f is as initialised.
- */
+/* schema_flat_init - set no constraint, so that every value is allowed. schema_flat_free - release;
+ * f is as initialised then. */
 void schema_flat_init(struct schema_flat *f);
 void schema_flat_free(struct schema_flat *f);
 
-/* schema_flat_copy - *out is a copy with containers of its own; after an error, ENOMEM or ECANCEL
- * of the budget, it is as initialised */
+/* schema_flat_copy - make *out a copy with containers of its own
+ * Errors  ENOMEM; ECANCEL of the budget; *out is as initialised then. */
 fathom_err schema_flat_copy(struct schema_compiler *c, struct schema_flat *out,
                             const struct schema_flat *f);
 
@@ -153,7 +155,7 @@ typedef fathom_err schema_visit(struct schema_compiler *c, struct schema_flat *f
 fathom_err schema_flat_each(struct schema_compiler *c, const struct schema_flat *f,
                             schema_visit *visit, void *arg);
 
-/* schema_types - the types that constraints without groups have values of */
+/* schema_types - the types that the constraints allow; f has no groups */
 unsigned schema_types(const struct schema_flat *f);
 
 /* schema_flat_item - the schema of element i of an array; *out is a new reference. ENOMEM. */
@@ -163,13 +165,13 @@ fathom_err schema_flat_item(const struct schema_flat *f, size_t i, json_t **out)
 fathom_err schema_same_value(struct schema_compiler *c, const json_t *a, const json_t *b,
                              bool *out);
 
-/* schema_keep_allowed - f->values keep the values that meet the other constraints. Without values
- * nothing happens. f has no groups. */
+/* schema_keep_allowed - remove from f->values those that do not meet the other constraints; does
+ * nothing if f has no values. f has no groups. */
 fathom_err schema_keep_allowed(struct schema_compiler *c, struct schema_flat *f);
 
-/* schema_build_string - the texts, over code points, of the strings that constraints describe: the
- * strings among f->values, which schema_keep_allowed has been over, or those under the rules and
- * lengths. f has no groups. */
+/* schema_build_string - make the automaton, over code points, of the strings that the constraints
+ * describe: of the strings in f->values, on which schema_keep_allowed was called before, or else of
+ * those that meet the rules and lengths. f has no groups. */
 fathom_err schema_build_string(struct schema_compiler *c, const struct schema_flat *f,
                                struct dfa *out);
 
@@ -193,9 +195,9 @@ struct schema_members {
     json_t *rest; /* schema of others, borrowed; NULL: there are none */
 };
 
-/* schema_members_collect - the members of an object in order: properties, then what else is
- * required. Members that cannot occur are left out; f->never is set when one of them is required.
- * Released with schema_members_free. */
+/* schema_members_collect - list the members of an object in order: its properties, then other
+ * required names. Members that cannot occur are left out; if one of these is required, f->never is
+ * set. Released with schema_members_free. */
 fathom_err schema_members_collect(struct schema_compiler *c, struct schema_flat *f,
                                   struct schema_members *out);
 void schema_members_free(struct schema_members *m);

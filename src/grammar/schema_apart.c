@@ -1,8 +1,10 @@
 /* schema_apart.c - whether no output of one schema is a value of another: alternatives of "oneOf"
  *
- * Yes is proved, from types, values, bounds, texts and required members; no only says that it was
- * not. The first schema stands for what is written, the second one for all its values: it is read
- * without its "not" and "if", and "oneOf" as "anyOf". Other schemas may be joined to either.
+ * The answer "yes" is proved, by types, values, bounds, texts and required members. The answer "no"
+ * only means that no proof was found. The first schema stands for the outputs drawn from it, the
+ * second one for all of its values. Therefore the second one is read widely: without its "not" and
+ * "if", and "oneOf" as "anyOf". Either may have further schemas joined to it; that only takes
+ * values away.
  */
 #include <string.h>
 
@@ -15,7 +17,7 @@ enum { DEPTH_MAX = 4, COMPARED_MAX = 64, ABSENT_MAX = 3 };
 static fathom_err schemas_apart(struct schema_compiler *c, const json_t *a, const json_t *b,
                                 int depth, bool *out);
 
-/* The types of constraints and of their values. */
+/* The types that constraints allow; where they list values, only types of these. */
 static unsigned types_of(const struct schema_flat *f)
 {
     unsigned types = 0;
@@ -34,8 +36,9 @@ static bool has_format(const struct schema_flat *f)
     return false;
 }
 
-/* Whether none of the values of one is allowed by the other. A format is read narrowly, and
- * alternatives may be: what they refuse may be a value all the same. */
+/* Whether none of the values that one lists is allowed by the other. Formats are enforced more
+ * narrowly than they are meant, and alternatives may be: a value that these refuse may be a value
+ * all the same, so nothing is proved where there are any. */
 static fathom_err values_apart(struct schema_compiler *c, const struct schema_flat *a,
                                const struct schema_flat *b, bool *out)
 {
@@ -124,8 +127,8 @@ static bool requires(const struct schema_flat *f, const char *name)
     return false;
 }
 
-/* What a member of this name must be; NULL: anything. Patterns are passed over, "unevaluated..."
- * too when there are alternatives. */
+/* The schema that a member of this name must meet; NULL: none is known. With patterns, only
+ * "properties" is looked at; with alternatives, "unevaluatedProperties" is not. */
 static const json_t *member_of(const struct schema_flat *f, const char *name)
 {
     const json_t *own = json_object_get(f->properties, name);
@@ -141,7 +144,7 @@ static bool is_closed(const struct schema_compiler *c, const struct schema_flat 
     return f->properties && !c->b->options.open_objects;
 }
 
-/* Every value of both has the member: can it be of both? */
+/* Whether no member of this name can be a value of both schemas; every value of both has one. */
 static fathom_err member_apart(struct schema_compiler *c, const struct schema_flat *a,
                                const struct schema_flat *b, const char *name, int depth, bool *out)
 {
@@ -190,9 +193,10 @@ static fathom_err flats_apart(struct schema_compiler *c, const struct schema_fla
     return FATHOM_OK;
 }
 
-/* Two alternatives are compared, all of one with all of the other. */
+/* Alternatives of two schemas, of which each of one is compared with each of the other. */
 struct pair {
-    const struct schema_flat *a, *b; /* one of them, NULL: the one that is visited */
+    const struct schema_flat *a; /* the alternative of the first schema that is visited */
+    const struct schema_flat *b; /* the second schema, with its alternatives */
     int depth;
     bool apart;
     uint32_t n;
@@ -229,7 +233,9 @@ static uint64_t count_ways(const struct schema_flat *f)
     return n;
 }
 
-/* The same with alternatives, unless these are many or hold alternatives of their own. */
+/* As flats_apart, and if that proves nothing, alternative by alternative, unless there are too
+ * many.
+ */
 static fathom_err ways_apart(struct schema_compiler *c, const struct schema_flat *a,
                              const struct schema_flat *b, int depth, bool *out)
 {
@@ -249,7 +255,7 @@ static fathom_err ways_apart(struct schema_compiler *c, const struct schema_flat
     return FATHOM_OK;
 }
 
-/* The first schema as it is drawn, the second one widely. */
+/* Reads the first schema as it is drawn, the second one widely. */
 static fathom_err merge_both(struct schema_compiler *c, struct schema_flat *x, const json_t *a,
                              struct schema_flat *y, const json_t *b)
 {
@@ -279,8 +285,8 @@ static fathom_err schemas_apart(struct schema_compiler *c, const json_t *a, cons
     return err;
 }
 
-/* An object of a closed schema lacks a member that the other one requires: then one of those that
- * the other one requires is asked not to be there. */
+/* x is closed and does not have some member that y requires. Then *out demands that one of the
+ * members that y requires, and x does not, is absent. */
 static fathom_err ask_for_absence(const struct schema_flat *x, const struct schema_flat *y,
                                   json_t **out)
 {

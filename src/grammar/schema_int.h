@@ -1,6 +1,7 @@
-/* schema_int.h - what the files of a schema's compilation share, from the ground up
+/* schema_int.h - what the files of a schema's compilation share; each may use those listed before
+ * it
  *
- *   schema.c         the compiler's path and account; constraints as containers
+ *   schema.c         the compiler's path and budget; constraints as containers
  *   schema_ref.c     where a $ref leads
  *   schema_string.c  pattern, format and lengths as automata over code points
  *   schema_number.c  numbers as automata over digits
@@ -8,7 +9,7 @@
  *   schema_logic.c   not, if, oneOf, dependencies
  *   schema_negate.c  what does not satisfy a schema, as alternatives
  *   schema_apart.c   whether two schemas have no value in common
- *   schema_value.c   does a value of enum or const meet the other keywords
+ *   schema_value.c   whether a value of enum or const meets the other keywords
  *   schema_member.c  which members an object may have
  *   schema_unique.c  arrays whose elements differ
  *   schema_put.c     values of any type drawn; rules for subschemas
@@ -21,14 +22,14 @@
 
 /* ---- schema_ref.c ----------------------------------------------------------------------- */
 
-/* schema_resolve - what the value of a "$ref" leads to, borrowed from the root. EINVAL when there
- * is nothing, EUNSUPPORTED when it lies outside. */
+/* schema_resolve - find what a "$ref" leads to, borrowed from the root. EINVAL: there is nothing.
+ * EUNSUPPORTED: it lies outside the schema. */
 fathom_err schema_resolve(struct schema_compiler *c, const json_t *ref, const json_t **out);
 
 /* ---- schema_string.c -------------------------------------------------------------------- */
 
-/* pattern_build - the texts in which a pattern occurs; errors name the schema's path.
- * pattern_matches - whether it occurs in a name. */
+/* pattern_build - make the automaton of the texts in which a pattern occurs; errors name the
+ * schema's path. pattern_matches - whether it occurs in a name. */
 fathom_err pattern_build(struct schema_compiler *c, const char *pattern, struct dfa *out);
 fathom_err pattern_matches(struct schema_compiler *c, const char *pattern, const char *name,
                            bool *out);
@@ -41,8 +42,8 @@ fathom_err string_too_large(struct schema_compiler *c);
 
 /* ---- schema_number.c -------------------------------------------------------------------- */
 
-/* number_build - the spellings of the numbers under the rules of f, of which there is at least one;
- * integer: without a fraction */
+/* number_build - make the automaton of the spellings of numbers that meet the rules of f, of which
+ * there is at least one. integer: without a fraction. */
 fathom_err number_build(struct schema_compiler *c, const struct schema_flat *f, bool integer,
                         struct dfa *out);
 
@@ -57,7 +58,7 @@ unsigned schema_type_of(const json_t *value);
 
 /* ---- schema_merge.c --------------------------------------------------------------------- */
 
-/* keyword_asserts - whether a word of this name says anything about values */
+/* keyword_asserts - whether a keyword of this name says anything about values */
 bool keyword_asserts(const char *name);
 
 /* schema_malformed - EINVAL with its message. schema_unsupported - EUNSUPPORTED, unless lenient.
@@ -71,8 +72,12 @@ bool schema_is(const json_t *value);
 
 /* ---- schema_logic.c --------------------------------------------------------------------- */
 
-/* logic_merge_* - f must also satisfy: none of a schema; "if" and its companions in a schema; the
- * dependencies of a keyword's object; exactly one of a group. Errors as schema_flat_merge. */
+/* logic_merge_* - f must also satisfy
+ *   _not           the negation of a schema
+ *   _if            the "if", "then" and "else" of a schema
+ *   _dependencies  the dependencies that a keyword's object lists
+ *   _one_of        exactly one schema of a group
+ * Errors as schema_flat_merge. */
 fathom_err logic_merge_not(struct schema_compiler *c, struct schema_flat *f, const json_t *schema);
 fathom_err logic_merge_if(struct schema_compiler *c, struct schema_flat *f, const json_t *schema);
 fathom_err logic_merge_dependencies(struct schema_compiler *c, struct schema_flat *f,
@@ -82,55 +87,57 @@ fathom_err logic_merge_one_of(struct schema_compiler *c, struct schema_flat *f,
 
 /* ---- schema_negate.c -------------------------------------------------------------------- */
 
-/* Words of our own, see there. */
+/* Keywords of our own, which schema_negate.c describes. */
 #define WORD_MEMBERS "\001members"
 #define WORD_NOT_PATTERN "\001notPattern"
 #define WORD_NOT_VALUES "\001notValues"
 
-/* schema_negate - schemas of which every value that satisfies one does not satisfy a schema
+/* schema_negate - make schemas such that a value that satisfies any of them does not satisfy
+ * `schema`
  *
- *   out    a new array, empty when there are none
- *   exact  whether they have all such values */
+ *   out    a new array of them; it may be empty
+ *   exact  whether every value that does not satisfy `schema` satisfies one of them */
 fathom_err schema_negate(struct schema_compiler *c, const json_t *schema, json_t **out,
                          bool *exact);
 
 /* ---- schema_apart.c --------------------------------------------------------------------- */
 
-/* schema_apart - whether it is certain that no output of a is a value of b */
+/* schema_apart - whether it is certain that no output drawn from a is a value of b */
 fathom_err schema_apart(struct schema_compiler *c, const json_t *a, const json_t *b, bool *out);
 
-/* schema_tell_apart - what tells the objects of a from those of b once it is there: *out asks for a
- * member of which the two say different things, a new reference; NULL: there is none */
+/* schema_tell_apart - find a constraint that keeps the objects of a from being values of b: that a
+ * member is there of which the two schemas say different things, or that one is not there which b
+ * requires. *out is a new schema; NULL: none was found */
 fathom_err schema_tell_apart(struct schema_compiler *c, const json_t *a, const json_t *b,
                              json_t **out);
 
 /* ---- schema_unique.c -------------------------------------------------------------------- */
 
-/* unique_values - the values that elements of an array may have, a new array without repetitions;
- * *out is NULL when they are not a list */
+/* unique_values - list the values that elements of an array may have, without repetitions; *out is
+ * a new array, or NULL if they are not a list of values */
 fathom_err unique_values(struct schema_compiler *c, const struct schema_flat *f, json_t **out);
 
-/* unique_put_elements - draw elements, each another one of the values, from behind the bracket to
- * `close`; no elements are not drawn. ELIMIT when there are too many. */
+/* unique_put_elements - draw one or more elements, each a different one of the values, from behind
+ * the bracket to `close`. ELIMIT: there are too many. */
 fathom_err unique_put_elements(struct schema_compiler *c, uint32_t open,
                                const struct schema_flat *f, const json_t *values, uint32_t close);
 
 /* ---- schema_member.c -------------------------------------------------------------------- */
 
-/* Some members that are not named: the keys they may have, and what they are. */
+/* Members that are not named: the keys that they may have, and the schema of their values. */
 struct other {
     struct dfa keys;
     json_t *schema; /* borrowed */
 };
 
-/* All of them: those of each pattern, then the rest. */
+/* All members that are not named: those of each pattern, then the rest. */
 struct others {
     struct other *list;
     size_t n;
     bool any_key; /* the last one has every string for a key; its automaton is empty */
 };
 
-/* others_collect - besides the members m. Released with others_free. */
+/* others_collect - list what members an object may have besides m. Released with others_free. */
 fathom_err others_collect(struct schema_compiler *c, const struct schema_flat *f,
                           const struct schema_members *m, struct others *o);
 void others_free(struct others *o);

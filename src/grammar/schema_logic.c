@@ -1,15 +1,16 @@
 /* schema_logic.c - "not", "if", "oneOf" and dependencies, as constraints and alternatives
  *
- * Of the alternatives of "oneOf" those are drawn as they are that no other one has values in common
- * with. The others are joined to what keeps them from each other: a member of which the two say
- * different things becomes required; without such a one, a negation of the other one holds.
+ * An alternative of "oneOf" that has no value in common with any other one is drawn as it is.
+ * Another gets a constraint for each alternative that it is not apart from: a member of which the
+ * two say different things becomes required; if there is no such member, a negation of the other
+ * alternative must hold.
  */
 #include "base/fail.h"
 #include "base/json.h"
 #include "grammar/schema_int.h"
 
-/* Of a keyword fewer values are drawn than it lets in: who finds none at all cannot say that there
- * are none. */
+/* Notes that fewer values are drawn of a keyword than it allows. If no value is left in the end, it
+ * is then not certain that the schema has none. */
 static void note_narrowed(struct schema_compiler *c, const char *keyword, bool exact)
 {
     if (!exact) c->b->narrowed = keyword;
@@ -41,7 +42,8 @@ fathom_err logic_merge_not(struct schema_compiler *c, struct schema_flat *f, con
     return err;
 }
 
-/* Two ways: what `when` says with `then`, or one of its negations with `otherwise`. */
+/* f must also satisfy one of two ways: `when` and `then`, or a negation of `when` and
+ * `otherwise`. */
 static fathom_err merge_ways(struct schema_compiler *c, struct schema_flat *f, const json_t *when,
                              const json_t *then, const json_t *otherwise)
 {
@@ -79,11 +81,12 @@ fathom_err logic_merge_if(struct schema_compiler *c, struct schema_flat *f, cons
     if (!schema_is(when)) return schema_malformed(c, "if", when, "a schema");
     if (!schema_is(then)) return schema_malformed(c, "then", then, "a schema");
     if (!schema_is(otherwise)) return schema_malformed(c, "else", otherwise, "a schema");
-    /* what it speaks of counts as spoken of, where that is asked */
+    /* members that "if" speaks of count as spoken of, for "unevaluatedProperties" */
     return merge_ways(c, f, when, then, otherwise);
 }
 
-/* What a member of this name brings with it; a new reference, NULL: neither names nor a schema. */
+/* The schema that holds if a certain member is there, a new reference; NULL: `what` is neither
+ * names nor a schema. */
 static json_t *dependent_schema(json_t *what)
 {
     if (json_is_array(what)) return json_pack("{s:O}", "required", what);
@@ -113,9 +116,9 @@ fathom_err logic_merge_dependencies(struct schema_compiler *c, struct schema_fla
 
 /* ---- oneOf ------------------------------------------------------------------------------ */
 
-enum { NEAR_MAX = 4 }; /* schemas that stand for "and not that one": every one is drawn */
+enum { NEAR_MAX = 4 }; /* schemas that say "and not that one"; each of them is drawn */
 
-/* Of the negations of another alternative, those that outputs of this one may have. */
+/* Keeps, of the negations of another alternative, up to `max` that outputs of this one may meet. */
 static fathom_err keep_near(struct schema_compiler *c, const json_t *own, json_t *others,
                             size_t max, bool *exact)
 {
@@ -132,7 +135,7 @@ static fathom_err keep_near(struct schema_compiler *c, const json_t *own, json_t
     return FATHOM_OK;
 }
 
-/* What keeps values of `own` from being of `other` too becomes part of `parts`. */
+/* Adds to `parts` what keeps values of `own` from being values of `other` too. */
 static fathom_err add_distance(struct schema_compiler *c, const json_t *own, const json_t *other,
                                size_t *n_hard, json_t *parts, bool *possible, bool *exact)
 {
@@ -151,7 +154,8 @@ static fathom_err add_distance(struct schema_compiler *c, const json_t *own, con
     return err;
 }
 
-/* Alternative i of a group, and none of the others: *out, a new reference; NULL: no value. */
+/* Alternative i of a group and none of the others, as a new schema in *out; NULL: it has no
+ * value. */
 static fathom_err only_one(struct schema_compiler *c, const json_t *group, size_t i, json_t **out,
                            bool *exact)
 {

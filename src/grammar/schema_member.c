@@ -15,7 +15,7 @@ struct string_union {
     uint32_t n_part;
 };
 
-/* One alternative. */
+/* Adds the strings of one alternative to a union. */
 static fathom_err add_part(struct schema_compiler *c, struct schema_flat *f, void *arg)
 {
     struct string_union *u = arg;
@@ -32,7 +32,7 @@ static fathom_err add_part(struct schema_compiler *c, struct schema_flat *f, voi
     return u->n.err == FATHOM_ELIMIT ? string_too_large(c) : u->n.err;
 }
 
-/* The texts of all strings that a schema describes, alternatives together. */
+/* Makes the automaton of all strings that a schema describes, in any of its alternatives. */
 static fathom_err build_strings(struct schema_compiler *c, const json_t *schema, struct dfa *out)
 {
     struct string_union u = {.n_part = 0};
@@ -57,7 +57,7 @@ static fathom_err build_strings(struct schema_compiler *c, const json_t *schema,
     return err == FATHOM_ELIMIT ? string_too_large(c) : err;
 }
 
-/* The automaton of propertyNames. */
+/* Makes the automaton of "propertyNames"; empty if there is none. */
 static fathom_err build_names(struct schema_compiler *c, const struct schema_flat *f,
                               struct dfa *out)
 {
@@ -132,8 +132,8 @@ static fathom_err add_member(struct schema_compiler *c, struct schema_flat *f,
     return FATHOM_OK;
 }
 
-/* The schema of a required name outside "properties": that of other names, or true when a pattern
- * has the name. */
+/* The schema of a required name that is not in "properties": true if a pattern matches it, whose
+ * schema is added later, else the one of other names. */
 static fathom_err rest_of(struct schema_compiler *c, const struct schema_flat *f, const char *name,
                           json_t *rest, json_t **out)
 {
@@ -240,7 +240,7 @@ static fathom_err build_unnamed(struct schema_compiler *c, const struct schema_f
     return err;
 }
 
-/* *d becomes its part in (or, when negated, outside) `other`. */
+/* Removes from *d what `other` does not accept; negated: what it accepts. */
 static fathom_err narrow(struct schema_compiler *c, struct dfa *d, const struct dfa *other,
                          bool negated)
 {
@@ -273,7 +273,7 @@ static fathom_err check_disjoint(struct schema_compiler *c, const struct others 
     return FATHOM_OK;
 }
 
-/* The keys of each pattern; *left becomes the names that no pattern has. */
+/* Adds the keys of each pattern; of *left, the names that no pattern matches remain. */
 static fathom_err add_patterns(struct schema_compiler *c, const struct schema_flat *f,
                                struct others *o, struct dfa *left)
 {

@@ -19,9 +19,9 @@ typedef fathom_err merge_keyword(struct schema_compiler *c, struct schema_flat *
 
 struct keyword {
     const char *name;
-    merge_keyword *merge; /* NULL: looked at elsewhere, or says nothing about values */
-    unsigned touches;     /* types that it speaks of */
-    size_t count;         /* offset in flat of what merge_least and merge_most bound */
+    merge_keyword *merge; /* NULL: another function looks at it */
+    unsigned touches;     /* the types that it speaks of */
+    size_t count;         /* of merge_least and merge_most: offset in schema_flat of their number */
 };
 
 /* ---- small steps ------------------------------------------------------------------------ */
@@ -59,13 +59,13 @@ fathom_err schema_append(json_t **array, const json_t *value)
     return *array && json_array_append(*array, (json_t *)value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-/* Whether a schema of others forbids anything; NULL does not. */
+/* Whether a schema of other members or items forbids anything; NULL does not. */
 static bool restricts(const json_t *additional)
 {
     return additional && !json_is_true(additional);
 }
 
-/* *to and a schema must both hold. */
+/* Joins a schema to *to, so that both must hold. */
 static fathom_err conjoin(struct schema_compiler *c, json_t **to, const json_t *schema)
 {
     bool same;
@@ -267,7 +267,7 @@ static fathom_err merge_pattern(struct schema_compiler *c, struct schema_flat *f
     return add_rule(&f->string_rules, "pattern", at->value);
 }
 
-/* A word of our own. */
+/* WORD_NOT_PATTERN or WORD_NOT_VALUES. */
 static fathom_err merge_avoided(struct schema_compiler *c, struct schema_flat *f,
                                 const struct site *at)
 {
@@ -303,7 +303,7 @@ static fathom_err merge_unique(struct schema_compiler *c, struct schema_flat *f,
     return FATHOM_OK;
 }
 
-/* The elements of two arrays of schemas, with what stands for those past the end of each. */
+/* Joins the schemas of elements, and of those past the end of each array. */
 static fathom_err merge_elements(struct schema_compiler *c, struct schema_flat *f,
                                  const json_t *prefix, const json_t *items)
 {
@@ -362,8 +362,8 @@ static fathom_err merge_unevaluated_items(struct schema_compiler *c, struct sche
 /* ---- objects ---------------------------------------------------------------------------- */
 
 /* The schema that one side of a conjunction has for a name: that of its property, else that of
- * other names. A pattern that has the name is kept apart and leaves nothing here. *out is borrowed;
- * NULL: nothing. */
+ * other names. Schemas of patterns are kept apart, so if a pattern matches the name there is none.
+ * *out is borrowed; NULL: there is none. */
 static fathom_err effective(struct schema_compiler *c, const json_t *properties,
                             const json_t *patterns, const json_t *additional, const char *name,
                             const json_t **out)
@@ -547,7 +547,7 @@ static fathom_err merge_unsupported(struct schema_compiler *c, struct schema_fla
     return schema_unsupported(c, at->k->name, "");
 }
 
-/* The words that assert something; any other says nothing about values. */
+/* The keywords that assert something. Any other says nothing about values. */
 static const struct keyword keywords[] = {
     {"$ref", merge_ref, 0, 0},
     {"allOf", merge_all_of, 0, 0},
@@ -639,7 +639,7 @@ static fathom_err merge_nullable(struct schema_flat *f, const json_t *schema)
 
 /* ---- scopes ----------------------------------------------------------------------------- */
 
-/* An inner schema with the keyword is over; `before` is how things stood when it began. */
+/* An inner schema with the keyword has been merged; `before` is the scope as it was before that. */
 static void note_inner(struct schema_scope *s, const struct schema_scope *before,
                        size_t n_group_before, size_t n_group)
 {
@@ -652,8 +652,8 @@ static void note_inner(struct schema_scope *s, const struct schema_scope *before
     s->inner = true;
 }
 
-/* All that is joined has come, but for the alternatives: an inner schema that saw everything, and
- * has all the alternatives, is the outer one. */
+/* Everything has been joined, except for the alternatives. If the inner schema saw every speaker
+ * and all alternatives stand within it, its keyword counts as one of the outer schema. */
 static void settle_scope(struct schema_scope *s, size_t n_group)
 {
     if (s->unlike || !s->whole) return;

@@ -1,12 +1,12 @@
 /* schema_negate.c - the values that a schema does not have: "not", "if", "oneOf", "dependencies"
  *
- * A negation is a list of schemas of which one must hold, without "not". It may have fewer values
- * than the whole complement, never more: what the list leaves out is not written, and what is
- * written is valid. Two words of our own say what no keyword of JSON schema says without other
- * effects:
+ * A negation is a list of schemas without "not", of which one must hold. It may have fewer values
+ * than the whole complement, never more. So all that is written is valid, and what the list leaves
+ * out is never written. Three keywords of our own say what no keyword of JSON schema says without
+ * other effects:
  *
- *   WORD_MEMBERS      {name: schema}: a member of this name, if there is one, is of the schema; it
- *                     does not count as spoken of by that
+ *   WORD_MEMBERS      {name: schema}: a member of this name, if there is one, meets the schema. For
+ *                     "unevaluatedProperties" this does not speak of the member
  *   WORD_NOT_PATTERN  a string in which the pattern does not occur
  *   WORD_NOT_VALUES   a string that is none of these
  */
@@ -32,7 +32,7 @@ static fathom_err add(struct negation *n, json_t *alternative)
     return schema_spend(n->c, UNITS_VALUE);
 }
 
-/* The negation of an inner schema as one schema; NULL: no value is known to be in it. */
+/* Makes the negation of an inner schema one schema; NULL: it is not known to have any value. */
 static fathom_err negate_apart(struct negation *n, const json_t *schema, json_t **out)
 {
     struct negation inner = {n->c, json_array(), true};
@@ -47,7 +47,7 @@ static fathom_err negate_apart(struct negation *n, const json_t *schema, json_t 
     return err;
 }
 
-/* None of the alternatives holds. */
+/* Adds that none of the alternatives holds. */
 static fathom_err negate_group(struct negation *n, const json_t *group)
 {
     json_t *all = json_array();
@@ -77,7 +77,7 @@ static bool names_type(const json_t *type, const char *name)
     return json_is_string(type) && strcmp(json_string_value(type), name) == 0;
 }
 
-/* Numbers that are no integers are left out of what is no "integer". */
+/* Of what is not an "integer", numbers with a fraction are left out. */
 static fathom_err negate_type(struct negation *n, const json_t *type)
 {
     json_t *others = json_array();
@@ -163,7 +163,7 @@ static fathom_err negate_values(struct negation *n, const json_t *values)
 
 /* ---- counts, bounds, members ------------------------------------------------------------ */
 
-/* A count's other side: fewer than a least one, more than a most one. */
+/* Adds the negation of a count: less than a least one, more than a most one. */
 static fathom_err negate_count(struct negation *n, const char *type, const char *other, bool least,
                                const json_t *value)
 {
@@ -183,7 +183,7 @@ static bool is_bound(const char *name)
            strcmp(name, "exclusiveMinimum") == 0 || strcmp(name, "exclusiveMaximum") == 0;
 }
 
-/* The flag of draft 4 beside "minimum" makes the bound itself no value. */
+/* In draft 4, a flag beside "minimum" or "maximum" excludes the bound itself. */
 static fathom_err negate_bound(struct negation *n, const char *name, const json_t *value,
                                const json_t *schema)
 {
@@ -220,7 +220,8 @@ static fathom_err negate_properties(struct negation *n, const json_t *properties
     return FATHOM_OK;
 }
 
-/* Whether a schema may name members or items: under two negations it must not. */
+/* Whether a schema may name members or items. If it may, the negation of its "not" is not drawn,
+ * because it would count as speaking of them. */
 static bool speaks(const json_t *schema)
 {
     static const char *const silent[] = {"type",      "enum",     "const",     "required",
@@ -304,7 +305,7 @@ static fathom_err negate(struct negation *n, const json_t *schema)
         return FATHOM_OK;
     }
     n->c->depth++;
-    /* in older drafts the words beside a reference say nothing */
+    /* in older drafts, keywords beside a reference say nothing */
     if (ref) n->exact &= json_object_size(schema) == 1;
     fathom_err err =
         ref ? negate_ref(n, ref) : negate_required(n, json_object_get(schema, "required"));

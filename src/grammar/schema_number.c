@@ -1,10 +1,10 @@
 /* schema_number.c - numbers as automata over digits
  *
- * Each rule becomes an automaton over spellings, exact in decimal; their product with the general
- * form is what may be written. A number under rules has no exponent.
+ * Each rule becomes an automaton over spellings, which is exact in decimal. The product of these
+ * with the general form of numbers is what may be written. A number under rules has no exponent.
  *
- *   at least B   the whole part is compared digit by digit, then the fraction
- *   multiple of  the remainder of the digits read so far
+ *   bounds       the whole part is compared digit by digit, then the fraction
+ *   multiple of  the state is the remainder of the digits read so far
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 enum { DIGITS_MAX = 18, EXACT_DIGITS = 15 };
 
-/* A bound: +-whole.fraction, digits without leading and trailing zeros; 0 has no digits. */
+/* A number of a rule: +-whole.fraction, without leading and trailing zeros; 0 has no digits. */
 struct decimal {
     bool negative;
     char whole[DIGITS_MAX + 2];
@@ -27,7 +27,7 @@ struct decimal {
 
 /* ---- reading ---------------------------------------------------------------------------- */
 
-/* Digit i of "ddd.ddd" shifted by an exponent: position 0 is the one before the point. */
+/* A number's digits, without its point and exponent, and where the point stands. */
 struct spelled {
     char digits[400];
     int n;
@@ -81,8 +81,9 @@ static fathom_err read_decimal(const json_t *value, struct decimal *out)
 
 /* ---- drawing ---------------------------------------------------------------------------- */
 
-/* The states of a number without a sign: free[n] wants up to n more whole digits and then whatever
- * may follow; rest[n] up to n more digits of a fraction. */
+/* An automaton under construction, with states for numbers without a sign. From free[n], up to n
+ * more whole digits and then any fraction may follow; from rest[n], up to n more digits of a
+ * fraction. */
 struct canvas {
     struct nfa n;
     uint32_t start, end;
@@ -140,8 +141,8 @@ static void put_longer(struct canvas *c, uint32_t from, int min, int max)
     join(c, at, c->free[max - min]);
 }
 
-/* The fraction is at least (above, when strict) the bound's. Strict: near the bound the number has
- * at most EXACT_DIGITS digits, so that it stays above it as a double. */
+/* Draws fractions that are at least the bound's; strict: above it. Then a number near the bound has
+ * at most EXACT_DIGITS digits, so that it is above the bound as a double too. */
 static void put_fraction_least(struct canvas *c, uint32_t from, const struct decimal *b,
                                bool strict)
 {
@@ -189,8 +190,8 @@ static void put_fraction_most(struct canvas *c, uint32_t from, const struct deci
     }
 }
 
-/* The whole part of a bound, digit by digit; where it is all equal, *at goes on. What is beyond it,
- * above or below, of the same length, goes to the free states. */
+/* Draws the whole part of a bound, digit by digit; *at becomes the state in which all digits were
+ * equal. Whole parts of the same length beyond it (above, or below) may have any fraction. */
 static void put_whole(struct canvas *c, uint32_t *at, const struct decimal *b, bool least)
 {
     if (b->n_whole == 0) *at = put_char(c, *at, '0', '0');
@@ -255,8 +256,8 @@ static void put_side(struct canvas *c, const struct decimal *b, bool least, bool
     }
 }
 
-/* Remainders of the digits so far by m; `places` digits may follow the point, and the number times
- * ten to that power must be a multiple of m. */
+/* Draws multiples: a state is the remainder, by m, of the digits so far. Up to `places` digits may
+ * follow the point, and the number times 10^places must be a multiple of m. */
 static void put_multiples(struct canvas *c, uint32_t m, int places)
 {
     uint32_t base = c->n.n_state, n_layer = (uint32_t)places + 2;
@@ -302,7 +303,7 @@ static void put_form(struct canvas *c, bool integer)
 
 /* ---- rules ------------------------------------------------------------------------------ */
 
-/* The automaton of what has been drawn. */
+/* Makes the automaton of what has been drawn. */
 static fathom_err finish(struct canvas *c, struct dfa *out)
 {
     fathom_err err = c->n.err;

@@ -1,12 +1,13 @@
 /* schema_put.c - JSON schemas to rules
  *
- * A subschema becomes a rule, once for each different text: recursion is a rule that calls itself,
- * and a definition used twice is drawn once. Rules are put off until schema_finish, so drawing does
- * not recurse with the schema. What put_schema draws in place holds no schema but `true`.
+ * A subschema becomes a rule, one for each different text. So recursion is a rule that calls
+ * itself, and a definition that is used twice is drawn once. Rules are put off until schema_finish,
+ * so drawing does not recurse with the schema. Small schemas are drawn in place; these hold no
+ * others.
  *
  * Alternatives are drawn side by side into one rule, where the subset construction merges their
- * common beginnings. {"kind": "a", ...} or {"kind": "b", ...} is decided at the letter where they
- * differ.
+ * common beginnings. Between {"kind": "a", ...} and {"kind": "b", ...} the first letter that
+ * differs decides.
  */
 #include <string.h>
 
@@ -62,7 +63,7 @@ static uint64_t hash_text(const char *s, size_t n)
     return h;
 }
 
-/* The rule of a subschema, new ones to be drawn by schema_finish. */
+/* Finds the rule of a subschema; a new one will be drawn by schema_finish. */
 static fathom_err find_rule(struct schema_compiler *c, const json_t *schema, uint32_t *out)
 {
     struct buf key = {0};
@@ -280,12 +281,13 @@ static fathom_err put_array(struct schema_compiler *c, uint32_t from, const stru
 
 /* ---- objects ---------------------------------------------------------------------------- */
 
-/* Members come in the order of "properties", those that are not required may be left out, others
- * follow them. Layer c of the drawing is where c members have been written. There is one layer when
- * nobody counts.
+/* Members come in the order of "properties"; those that are not required may be left out, and
+ * others follow them. In layer c of the drawing, c members have been written; if they need not be
+ * counted, there is one layer.
  *
- *   member[i][c]  one of the members i and up must come next
- *   after[i][c]   one has come, those before i are settled: a comma, or the end */
+ *   member[i][c]  one of the members from i on must come next
+ *   after[i][c]   a member has just come, and only those from i on may follow: behind a comma, or
+ *                 the object ends */
 struct drawing {
     struct schema_compiler *c;
     const struct schema_members *m;
@@ -295,10 +297,10 @@ struct drawing {
     uint32_t *member; /* [(n + 1) * n_layer] */
     uint32_t *after;  /* likewise; after[0] is not used */
     uint32_t close;
-    uint32_t others_rule; /* + 1, when there are layers */
+    uint32_t others_rule; /* with several layers: the rule of other members + 1; 0: none yet */
 };
 
-/* The layer after one more member; false when there may be no more. */
+/* The layer after one more member; false: there may be no more. */
 static bool next_layer(const struct drawing *g, uint32_t layer, uint32_t *out)
 {
     *out = layer;
@@ -344,7 +346,7 @@ static fathom_err put_others(struct drawing *g, uint32_t from, uint32_t to)
     return FATHOM_OK;
 }
 
-/* The same as a rule, when it is drawn more than once. */
+/* The same; with several layers, in which it is drawn several times, as calls of one rule. */
 static fathom_err put_others_again(struct drawing *g, uint32_t from, uint32_t to)
 {
     struct grammar_builder *b = g->c->b;
@@ -401,7 +403,7 @@ static fathom_err draw_members(struct drawing *g, uint32_t from, uint32_t to)
     return FATHOM_OK;
 }
 
-/* How many layers: none are counted when the members themselves keep the bounds. */
+/* Decides how many layers there are: one, if the members themselves keep the bounds. */
 static fathom_err plan_layers(struct drawing *g, const struct schema_flat *f)
 {
     size_t n_required = 0, n = g->m->n;
@@ -461,7 +463,7 @@ struct span {
     uint32_t from, to;
 };
 
-/* All that constraints without alternatives allow. */
+/* Draws all values that constraints without alternatives allow. */
 static fathom_err put_flat(struct schema_compiler *c, struct schema_flat *f, void *arg)
 {
     const struct span *span = arg;

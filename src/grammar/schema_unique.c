@@ -1,7 +1,7 @@
-/* schema_unique.c - arrays whose elements differ, when these are of a list of values
+/* schema_unique.c - arrays whose elements all differ, where elements have a list of values
  *
- * Which values have been written is a state while there are few of them. More come in the order of
- * the list, as members do in that of their properties.
+ * With few values, each set of values written so far has a state of its own, so they may come in
+ * any order. More values come in the order of the list only.
  */
 #include "base/fail.h"
 #include "base/mem.h"
@@ -17,7 +17,7 @@ enum {
 
 struct listing {
     json_t *values; /* an array, without repetitions */
-    bool whole;     /* no element has another value */
+    bool whole;     /* elements have no other values */
 };
 
 static fathom_err add_new(struct schema_compiler *c, json_t *values, const json_t *value)
@@ -30,7 +30,7 @@ static fathom_err add_new(struct schema_compiler *c, json_t *values, const json_
     return json_array_append(values, (json_t *)value) ? FATHOM_ENOMEM : FATHOM_OK;
 }
 
-/* The values of an element's constraints, one way to choose of every group. */
+/* Adds the values of an element under one choice of alternatives. */
 static fathom_err list_values(struct schema_compiler *c, struct schema_flat *f, void *arg)
 {
     struct listing *l = arg;
@@ -74,7 +74,7 @@ fathom_err unique_values(struct schema_compiler *c, const struct schema_flat *f,
 
 /* ---- drawing ----------------------------------------------------------------------------- */
 
-/* Where the next element begins behind one. */
+/* Draws the comma behind an element; returns where the next one begins. */
 static uint32_t put_comma(struct grammar_builder *b, uint32_t after)
 {
     return grammar_put_space(b, grammar_put_text(b, after, ",", 1), GRAMMAR_AFTER_COMMA);
@@ -100,8 +100,8 @@ static void put_orders(struct grammar_builder *b, uint32_t begin, const json_t *
     }
 }
 
-/* Layer k is where k values have been written; where nobody counts, layer 1 is any number of them.
- * next[k]: the values i and up may come next. */
+/* In layer k, k values have been written; if they need not be counted, layer 1 stands for any
+ * number of them. next[k]: the state from which value i or a later one may come. */
 static fathom_err put_in_order(struct schema_compiler *c, uint32_t begin, const json_t *values,
                                uint32_t min, uint32_t max, uint32_t close)
 {
