@@ -149,7 +149,7 @@ static fathom_err receive(struct host_member *m, struct host_frame *f, void *bod
         case HOST_LEAVE:
             TRY(host_receive_text(l, f, text, clock_now_us() + HOST_LOST_US, d));
             FAIL(d, FATHOM_EPEER, "%s", text);
-        default: FAIL(d, FATHOM_EFORMAT, "a frame of type %d, which none is due", (int)f->type);
+        default: FAIL(d, FATHOM_EFORMAT, "a frame of type %d, which is not expected", (int)f->type);
         }
     }
 }

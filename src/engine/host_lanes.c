@@ -1,14 +1,14 @@
 /* host_lanes.c - what ranks of several hosts show each other, over the data lanes
  *
- * Ranks of one stage meet over the lanes; rows and draws of several stages go over them by
- * stage_net.h.
+ * Ranks of one stage meet over the data lanes. With several stages, stage_net.h sends their rows
+ * and draws over the same connections.
  *
- * A meeting goes through host 0: it takes what each host shows, in the order of hosts, and gives
- * every host what the others have shown, or what of that is for its ranks. Nothing is added up on
- * the way: every rank adds the same parts in the order of ranks.
+ * A meeting goes through host 0. It takes what each host shows, in the order of hosts, and gives
+ * every host what the others have shown, or the part of it that is for that host's ranks. Nothing
+ * is added up on the way: every rank adds the same parts in the order of ranks.
  *
- * Where requests are cut over ranks, what a host's lanes have drawn goes over its lane too, when
- * all its ranks have ended the step; and records of its pages, when host 0 asks for them.
+ * With data parallelism, what the lanes of a host have drawn is sent over its connection too, once
+ * all its ranks have ended the step, and so are records of its pages, when host 0 asks for them.
  */
 #include "engine/host_lanes.h"
 
@@ -27,7 +27,7 @@
 #include "model/config.h"
 #include "model/stages.h"
 
-/* Where ranks meet, as hosts tell each other. */
+/* What hosts tell each other about a meeting, so that all know they are at the same one. */
 struct meeting {
     char op[24];
     uint32_t layer;
@@ -51,13 +51,13 @@ static fathom_err send_bytes(struct page_link *l, const void *bytes, size_t n, f
     return l->ops->send(l, &part, 1, patience(), d);
 }
 
-/* Bytes [lo, hi) of what a rank shows. */
+/* A range of bytes, [lo, hi), of what a rank shows. */
 struct span {
     size_t lo;
     size_t hi;
 };
 
-/* What of it is for a host; the rest lies before and behind that. */
+/* The bytes that are for the ranks of a host; all of them, if every rank wants all. */
 static struct span span_of(const struct host_lanes *l, const struct host_place *place,
                            uint32_t host)
 {
@@ -67,7 +67,7 @@ static struct span span_of(const struct host_lanes *l, const struct host_place *
     return (struct span){place->starts[r0], place->starts[r0 + l->net.n_local]};
 }
 
-/* Of a span what rank r shows. */
+/* The part of a span that rank r shows. */
 static struct span shown_by(const struct host_place *place, uint32_t r, struct span s)
 {
     ASSERT(s.lo <= s.hi && s.hi <= place->n_bytes);
@@ -76,7 +76,7 @@ static struct span shown_by(const struct host_place *place, uint32_t r, struct s
     return (struct span){0, place->sizes[r]};
 }
 
-/* A span of what ranks r0 .. r1 - 1 show. */
+/* Sends a span of what each of the ranks r0 .. r1 - 1 shows. */
 static fathom_err send_ranks(struct page_link *to, const struct host_place *place,
                              const void **shown, uint32_t r0, uint32_t r1, struct span all,
                              fathom_diag *d)
@@ -103,7 +103,8 @@ static fathom_err receive_ranks(struct host_lanes *l, struct page_link *from,
     return FATHOM_OK;
 }
 
-/* What a host's ranks show that is for others: all, or what is not for itself. */
+/* The bytes of what a host's ranks show that other hosts want: all, or all that is not for the host
+ * itself. Returns how many spans these are. */
 static uint32_t spans_from(const struct host_lanes *l, const struct host_place *place,
                            uint32_t host, struct span out[2])
 {
@@ -129,7 +130,7 @@ static fathom_err receive_meeting(struct page_link *from, const struct meeting *
          there.layer, there.n_row, here->op, here->layer, here->n_row);
 }
 
-/* Host 0 takes from host r, or gives to it. */
+/* Host 0 takes what host r shows. */
 static fathom_err take_from(struct host_lanes *l, uint32_t r, const struct meeting *m,
                             const struct host_place *place, const void **shown, fathom_diag *d)
 {
@@ -226,7 +227,7 @@ static bool is_lost(struct host_net *net, char *why, size_t n_why)
     return true;
 }
 
-/* A host is lost to whoever sends it rows or waits for them. */
+/* Called by stage_net when a host is lost. */
 static void lose_host(void *arg, uint32_t node_rank, const char *why)
 {
     struct host_lanes *l = arg;
@@ -248,8 +249,8 @@ static fathom_err make_stages(struct host_lanes *l, const struct engine_settings
     return stage_net_create(&l->stages, &c, d);
 }
 
-/* Values that a rank shows of whole experts: results of a round, which has a bound, or rows with
- * their routes. */
+/* The most values that a rank shows in a meeting about whole experts: the results of a round, whose
+ * size is bounded, or rows with their routes. */
 static size_t expert_values(const struct engine_settings *s, const struct model_config *config)
 {
     enum { PAD = 64, ROUND_VALUES = 64 << 18, ROUND_ROWS_MIN = 64 };
@@ -262,11 +263,12 @@ static size_t expert_values(const struct engine_settings *s, const struct model_
     return rows > results ? rows : results;
 }
 
-/* Room for what other hosts' ranks show. */
+/* Allocates room for what the ranks of other hosts show. */
 static fathom_err make_meetings(struct host_lanes *l, const struct engine_settings *s,
                                 const struct model_config *config, fathom_diag *d)
 {
-    enum { PAD = 64, FEW = 64 }; /* values: backends pad rows to less; GPUs send elsewhere */
+    /* in values; backends pad rows by less than PAD, and GPUs send by NCCL, so FEW suffice */
+    enum { PAD = 64, FEW = 64 };
     const struct model_limits *limits = &s->limits;
     ASSERT(s->hosts->n_node > 1);
     const uint32_t n_rank = parallel_n_rank(&s->place.parallel);
@@ -296,7 +298,7 @@ static fathom_err make_meetings(struct host_lanes *l, const struct engine_settin
     FAIL(d, FATHOM_ENOMEM, "no memory for what %u ranks of other hosts show", n_rank);
 }
 
-/* Of a page's record: the layers of the host's stages. */
+/* The part of a page's record that has the layers of a host's stages. */
 static struct record_part part_of(const struct engine_settings *s,
                                   const struct model_config *config, uint32_t host)
 {
@@ -348,7 +350,7 @@ void host_lanes_destroy(struct host_lanes *l)
 
 fathom_err host_lanes_find(struct host_lanes *l, fathom_diag *d)
 {
-    enum { TOGETHER_US = 120000000 }; /* processes that a launcher starts at once */
+    enum { TOGETHER_US = 120000000 }; /* within which a launcher has started all processes */
     const fathom_hosts *h = l->hosts;
     l->address.token =
         (struct pool_secret){.is_set = h->has_token, .key = {h->token[0], h->token[1]}};

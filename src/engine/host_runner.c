@@ -1,10 +1,11 @@
-/* host_runner.c - host 0's runner: steps as WORK to other hosts, and to the ranks here
+/* host_runner.c - host 0's runner: sends steps to other hosts as WORK, and gives them to its own
+ * ranks
  *
- * With several stages as many steps are under way as there are stages, and WORK says which block a
- * step uses. With one stage steps are launched ahead as on one host: each device takes their ids
+ * With several stages, as many steps are under way as there are stages, and WORK says which block a
+ * step uses. With one stage, steps are launched ahead as on one host: each device takes their ids
  * from the draws before them. The other hosts get the same calls in the same order, waits too, so
- * they use their blocks in the same order. With data parallelism the lanes of other hosts have
- * blocks here, which are sent to them, and what they draw is sent back (host_lanes.c).
+ * they use their blocks in the same order. With data parallelism, host 0 has blocks for the lanes
+ * of other hosts, which it sends to them, and they send back what they draw (host_lanes.c).
  */
 #include "engine/host_runner.h"
 
@@ -23,14 +24,15 @@ struct host_runner {
     struct host_lanes *lanes;
     uint32_t block; /* of the step that is written */
     struct flights flights;
-    struct step *steps;  /* [max_flight][n_lane], or of the only lane: of each block */
-    bool is_filling;     /* pages have gone out since the ranks were waited for */
+    struct step *steps;  /* [max_flight][n_lane] the step of each block and lane */
+    bool is_filling;     /* pages were copied out since the ranks were waited for */
     unsigned char *work; /* [work_bytes_max] */
-    /* of lanes: blocks that hosts[] of other hosts' are, and their draws. A block is written again
-     * once it is told, whether or not its step is under way. */
+    /* with several lanes: the blocks that base.hosts[] names for lanes of other hosts, and what
+     * these lanes drew. A block may be written again once it was sent, even if its step is under
+     * way. */
     unsigned char *blocks;
     unsigned char *drawn;
-    size_t drawn_bytes; /* of a lane */
+    size_t drawn_bytes; /* of one lane */
     char fault[HOST_TEXT_MAX + 1];
 };
 
@@ -73,7 +75,7 @@ static struct step *steps_of(struct host_runner *r, uint32_t block)
     return &r->steps[(size_t)block * step_runner_n_lane(&r->base)];
 }
 
-/* A WORK of `n` steps of a block into r->work; returns its bytes. */
+/* Writes a WORK of `n` steps of a block, from lane `first` on, into r->work; returns its size. */
 static size_t write_work(struct host_runner *r, uint32_t kind, uint32_t block, uint32_t first,
                          uint32_t n)
 {
@@ -96,7 +98,8 @@ static size_t write_work(struct host_runner *r, uint32_t kind, uint32_t block, u
     return (size_t)(at - r->work);
 }
 
-/* To all hosts what is to be done with the step of a block: the same, or to each of its lanes'. */
+/* Tells all hosts what to do with the step of a block; with several lanes, each host gets the steps
+ * of its own. */
 static fathom_err tell(struct host_runner *r, uint32_t kind, uint32_t block)
 {
     struct host_lanes *l = r->lanes;
@@ -113,7 +116,7 @@ static fathom_err tell(struct host_runner *r, uint32_t kind, uint32_t block)
     return FATHOM_OK;
 }
 
-/* Steps of lanes know the largest of all hosts. */
+/* Keeps the steps of the current block. Those of lanes are told the largest step of all hosts. */
 static const struct step *keep_steps(struct host_runner *r, const struct step *steps)
 {
     struct step *kept = steps_of(r, r->block);
@@ -143,7 +146,7 @@ static fathom_err draw(struct step_runner *base, const struct step *steps)
     return FATHOM_OK;
 }
 
-/* What the lanes of other hosts have drawn. */
+/* Waits for what the lanes of other hosts have drawn. */
 static fathom_err await_lanes(struct host_runner *r, const struct step *steps,
                               struct step_result *out)
 {
@@ -155,7 +158,7 @@ static fathom_err await_lanes(struct host_runner *r, const struct step *steps,
     return FATHOM_OK;
 }
 
-/* The blocks of the ranks here, and of lanes. */
+/* Shows the engine the current blocks of the ranks here. */
 static void show_blocks(struct host_runner *r)
 {
     r->base.host = r->ranks->host;
@@ -163,7 +166,7 @@ static void show_blocks(struct host_runner *r)
         r->base.hosts[i] = step_runner_host(r->ranks, i);
 }
 
-/* The last host of stages draws; the ranks here are done with the step's block too. */
+/* With several stages, the last host draws; the ranks here have also ended the step then. */
 static fathom_err wait(struct step_runner *base, struct step_result *out)
 {
     struct host_runner *r = runner_of(base);
@@ -179,7 +182,7 @@ static fathom_err wait(struct step_runner *base, struct step_result *out)
     return base->n_lane > 1 ? await_lanes(r, steps_of(r, oldest), out) : FATHOM_OK;
 }
 
-/* The other hosts find it out: the next launch comes while a step is under way. */
+/* The other hosts are not told: they see that the next launch comes while a step is under way. */
 static void next_block(struct step_runner *base)
 {
     struct host_runner *r = runner_of(base);
@@ -237,7 +240,7 @@ static struct place place_of(const struct host_runner *r, uint32_t page)
     return (struct place){lane / n, lane % n, page % r->base.lane_pages};
 }
 
-/* A host's part of a record, or all of it. */
+/* Sends a host its part of a record, which may be all of it. */
 static fathom_err tell_page(struct host_runner *r, uint32_t host, const struct work *w,
                             const void *record)
 {
@@ -248,7 +251,7 @@ static fathom_err tell_page(struct host_runner *r, uint32_t host, const struct w
     return host_hub_tell_one(r->lanes->hub, host, parts, 2);
 }
 
-/* Of stages: what the other hosts have of a page, each at its place in the record. */
+/* With several stages: collects the parts of a page's record that the other hosts have. */
 static fathom_err gather(struct host_runner *r, const struct work *w, void *record)
 {
     const struct host_lanes *l = r->lanes;
@@ -265,8 +268,8 @@ static fathom_err gather(struct host_runner *r, const struct work *w, void *reco
     return err;
 }
 
-/* Ranks that share layers have equal records, so that one here is copied out. A page of another
- * host's lane comes from there, and layers of other hosts' stages do. */
+/* Ranks that share layers have equal records, so one of them here is copied out. A page of a lane
+ * on another host comes from that host, and so do the layers of stages there. */
 static fathom_err page_out(void *runner, uint32_t page, void *to)
 {
     struct host_runner *r = runner;
@@ -282,7 +285,7 @@ static fathom_err page_out(void *runner, uint32_t page, void *to)
     return r->ranks->ops->page_out(r->ranks, page, to);
 }
 
-/* To all hosts that have the page, when all of the record is there. */
+/* Gives the record to all hosts that have the page, once all of it is there. */
 static fathom_err page_in(void *runner, uint32_t page, const void *from)
 {
     struct host_runner *r = runner;
@@ -372,7 +375,7 @@ void host_runner_on_change(struct step_runner *base, void (*changed)(void *arg),
     pthread_mutex_unlock(&l->lock);
 }
 
-/* Lanes of other hosts, whose blocks are written here and sent there. */
+/* Makes room for the lanes of other hosts, whose blocks are written here and sent there. */
 static fathom_err make_lanes(struct host_runner *r, uint32_t n_page, fathom_diag *d)
 {
     const struct host_lanes *l = r->lanes;

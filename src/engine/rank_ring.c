@@ -49,7 +49,7 @@ static void look(struct rank_group *g)
     (void)pthread_cond_timedwait(&g->done, &g->lock, &end);
 }
 
-/* Under the lock: rank r stays away, in command n_done. */
+/* Under the lock: gives rank r up, which did not end command n_done. */
 static void lose(struct rank *r, uint64_t n_done, uint64_t waited_ms)
 {
     struct rank_group *g = r->group;
@@ -62,16 +62,16 @@ static void lose(struct rank *r, uint64_t n_done, uint64_t waited_ms)
     atomic_store(&g->has_fault, true);
 }
 
-/* A rank has failed, so that the process is about to end. */
+/* Whether a rank has failed, so that the process is about to end. */
 static bool is_ending(const struct rank_group *g)
 {
     return atomic_load(&g->has_fault) && !atomic_load(&g->is_parted);
 }
 
-/* How long rank r may be still in the command that it is at. Memory of the host is taken and given
- * back without a sign of life, by calls that end, and into what is the caller's until then: that
- * has no bound, not after a fault either. A backend without progress gives none in a long step,
- * whose meetings are bounded by the ranks themselves. */
+/* How long rank r may show no progress in the command that it is at. Calls that take or give back
+ * host memory show none, but they do end, and until then they use memory of the caller. So the wait
+ * for them has no bound, not even after a fault. A backend that cannot tell its progress shows none
+ * in a long step; there the ranks themselves bound the time that they wait for each other. */
 static uint64_t patience_ms(const struct rank *r, uint64_t n_done)
 {
     const struct rank_group *g = r->group;
@@ -108,7 +108,7 @@ void rank_ring_await_rank(struct rank_group *g, struct rank *r, uint64_t n)
     pthread_mutex_unlock(&g->lock);
 }
 
-/* Lanes' steps and blocks, as command n's. */
+/* Keeps the steps and blocks of all lanes for command n. */
 static void put_lanes(struct rank_group *g, uint64_t n, const struct step *steps)
 {
     const uint32_t n_lane = g->base.n_lane;
@@ -134,7 +134,7 @@ void rank_ring_tell(struct rank_group *g, const struct command *c)
     rank_ring_tell_steps(g, c, NULL);
 }
 
-/* A rank's error where there is one: its own before one that it has from a peer. */
+/* An error of some rank, if there is one; one of a rank itself before one that a peer caused. */
 static fathom_err error_of(const struct rank_group *g)
 {
     fathom_err err = FATHOM_OK;

@@ -1,8 +1,9 @@
 /* runner.c - the model on one backend: memory of the steps, the queue of those under way
  *
  * Each step under way has a block of host memory, which the engine has written, and the fence of
- * the same number. Blocks are taken in a ring (block_ring.h); block 0 is whole, the others end
- * before histories. Of a stage all are whole, and taken as they are named, one at a time.
+ * the same number. Blocks are taken in a ring (block_ring.h). Block 0 is whole; the others end
+ * before the histories. With several stages, all blocks are whole, and the engine says which one a
+ * step uses.
  */
 #include "engine/runner.h"
 
@@ -34,7 +35,7 @@ struct draw_layout {
     size_t n_bytes;
 };
 
-/* What the host has of a step while it is under way. */
+/* Host memory of a step that is under way. */
 struct step_block {
     void *arrays;
     void *drawn;
@@ -57,9 +58,9 @@ struct model_runner {
     struct step_block blocks[BACKEND_FENCE_MAX];
     struct block_ring ring;
     struct expert_counts experts;
-    bool is_staged; /* of several stages */
+    bool is_staged; /* there are several stages */
     struct runner_stage stage;
-    struct expert_counts experts_before; /* of the stages before, with the step under way */
+    struct expert_counts experts_before; /* what the stages before counted in the step under way */
 };
 
 static struct model_runner *runner_of(struct step_runner *r)
@@ -162,8 +163,8 @@ static struct expert_counts sum_counts(const struct expert_counts *a, const stru
                                   .n_busiest = a->n_busiest + b->n_busiest};
 }
 
-/* All ranks of a stage have the same rows. Behind a hop that is broken nobody wants them: that is
- * no error of this rank, whose peers compute the step too. */
+/* All ranks of a stage have the same rows, so only one gives them. If the hop is broken, nobody
+ * wants them any more. That is no error of this rank, whose peers compute the step too. */
 static fathom_err give_rows(struct model_runner *r, uint32_t n_token)
 {
     const struct stage_head head = {.block = r->ring.i,
@@ -259,7 +260,7 @@ static fathom_err renew(struct step_runner *base)
     struct model_runner *r = owned(base);
     if (!r->backend->ops->renew) return FATHOM_EPEER;
     if (r->connects) r->backend->ops->disconnect(r->backend);
-    TRY(r->backend->ops->sync(r->backend)); /* of steps that nobody waits for */
+    TRY(r->backend->ops->sync(r->backend)); /* steps may be under way that nobody waits for */
     if (r->connects) {
         step_graphs_destroy(r->graphs);
         r->graphs = NULL;
@@ -301,8 +302,8 @@ static fathom_err record_steps(struct model_runner *r, fathom_diag *d)
     return FATHOM_OK;
 }
 
-/* Recordings hold calls that bring ranks together, so they are made again with each generation of
- * hosts. */
+/* Recordings hold calls in which ranks meet, so they are made again each time that the hosts have
+ * joined. */
 static fathom_err connect_runner(struct step_runner *base)
 {
     struct model_runner *r = owned(base);
@@ -401,7 +402,7 @@ static fathom_err get_weights(struct model_weights *w, const struct engine_setti
     return weights_generate(w, &made, DUMMY_SEED, &s->place.parallel, d);
 }
 
-/* The backend has its own copy of what it was given. */
+/* The backend has copied what it was given, so the checkpoint's pages may be dropped. */
 static void let_go(void *checkpoint)
 {
     if (checkpoint) checkpoint_let_go(checkpoint);
@@ -461,8 +462,8 @@ static fathom_err make_memory(struct model_runner *r, const struct engine_settin
     return FATHOM_OK;
 }
 
-/* Why no step is recorded; NULL: steps are. A recording has one place for hidden states, and with
- * several stages the steps under way keep theirs until their drafts. */
+/* Why no step is recorded; NULL: steps are. A recording has one place for hidden states, but with
+ * several stages each step under way needs its own until its drafts are made. */
 static const char *why_not_recorded(const struct model_runner *r, const struct engine_settings *s,
                                     const struct memory_plan *plan)
 {
@@ -472,7 +473,7 @@ static const char *why_not_recorded(const struct model_runner *r, const struct e
     return NULL;
 }
 
-/* Recordings where the backend can and the settings want them. */
+/* Records steps, if the backend can and the settings want it. */
 static fathom_err make_graphs(struct model_runner *r, const struct engine_settings *s,
                               const struct memory_plan *plan, fathom_diag *d)
 {

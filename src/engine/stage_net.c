@@ -1,19 +1,20 @@
-/* stage_net.c - packets of rows and of draws, and the threads that send and receive them
+/* stage_net.c - packets of rows, of draws and of records, and the threads that send and receive
+ * them
  *
- *   packet    { struct packet } and bytes. Of rows f32 [n_row][width]; of draws ids, their
- *             log-probabilities and ranks [n_row], and with alternatives these; of records their
- *             bytes. Hosts run one build (host_hello.h), so structs are sent as they are
- *   sending   of another host than host 0: its link has a sender, a rank that tells draws, and who
- *             tells records
- *   lock      of state and n_drawn
- *   state     of the header; from WORKS on to BROKEN over ENDS: somebody ends it, and first tells
- *             who is lost, so that whoever fails by it knows
- *   links     written by who begins; of use to others while the state is WORKS. Whoever lent them
- *             closes them when ranks and threads of the net are idle
- *   record    of a receiver: who waits for one writes where to, the receiver that it IS_COMING and
- *             HAS_COME; nobody writes there when the wait is over
- *   drawn     a ring of one step more than may be under way: [n_drawn % (n_block + 1)] is written
- *             before n_drawn tells of it, and read until n_block more have come
+ *   packet    { struct packet } and bytes. For rows: f32 [n_row][width]. For draws: ids, their
+ *             log-probabilities and ranks [n_row], and alternatives if there are any. For a record:
+ *             its bytes. Hosts run the same build (host_hello.h), so structs are sent as they are
+ *   sending   a lock for the link to host 0, over which several threads of another host send: the
+ *             sender, a rank that tells draws, and who tells records
+ *   lock      guards state, n_drawn and records
+ *   state     as in the header. Between WORKS and BROKEN it is ENDS: one thread ends the net, and
+ *             first tells which host is lost, so that the reason is known to all who fail by it
+ *   links     written by stage_net_begin; others use them while the state is WORKS. Their owner
+ *             closes them once the ranks and the threads of the net are idle
+ *   record    of a receiver. Who waits for a record writes where it goes; the receiver sets
+ *             IS_COMING and then HAS_COME. When the wait is over, nobody writes there any more
+ *   drawn     a ring with room for one step more than may be under way. An entry is written before
+ *             n_drawn counts it, and stays as it is until n_block more have come
  */
 #include "engine/stage_net.h"
 
@@ -43,7 +44,7 @@ struct packet {
     uint32_t to; /* host */
     uint32_t n_top;
     uint32_t n_record;      /* bytes of a record */
-    struct stage_head head; /* n_row may be 0 of draws */
+    struct stage_head head; /* for draws, n_row may be 0 */
 };
 
 struct drawn {
@@ -54,21 +55,21 @@ struct drawn {
     unsigned char *bytes; /* of max_draw rows */
 };
 
-/* What a host has of a page's record. */
+/* The part of a page's record that another host has, which host 0 waits for. */
 struct record {
     enum { RECORD_NONE, RECORD_DUE, RECORD_IS_COMING, RECORD_HAS_COME } state;
     void *to;
     size_t n_bytes;
 };
 
-/* Who receives from a host. */
+/* A thread that receives from one host. */
 struct receiver {
     struct stage_net *net;
     uint32_t node_rank;
     pthread_t thread;
     bool has_thread;
-    unsigned char *piece; /* of what host 0 hands on */
-    struct record record; /* host 0's */
+    unsigned char *piece; /* host 0: part of a packet that is passed on to another host */
+    struct record record; /* host 0 */
 };
 
 enum net_state { NET_IDLE, NET_WORKS, NET_ENDS, NET_BROKEN };
@@ -85,9 +86,9 @@ struct stage_net {
     struct receiver receivers[HOSTS_MAX];
     pthread_t sender;
     bool has_sender;
-    struct drawn *drawn; /* host 0's: [n_block + 1] */
+    struct drawn *drawn; /* host 0: [n_block + 1] */
     uint64_t n_drawn;
-    uint64_t n_waited; /* of these; who waits for them has it alone */
+    uint64_t n_waited; /* how many were taken; used only by the thread that waits for them */
 };
 
 /* ---- bytes ---------------------------------------------------------------------------------- */
@@ -103,7 +104,7 @@ static size_t body_bytes(const struct stage_net *n, const struct packet *p)
     return step_drawn_bytes(p->head.n_row, p->n_top > 0);
 }
 
-/* Whether a packet from a host is one that is due here. */
+/* Checks that a packet from a host may come here. */
 static fathom_err check_packet(const struct stage_net *n, const struct packet *p, uint32_t from,
                                fathom_diag *d)
 {
@@ -122,7 +123,7 @@ static fathom_err check_packet(const struct stage_net *n, const struct packet *p
     }
     if (fits) return FATHOM_OK;
     FAIL(d, FATHOM_EFORMAT,
-         "it sends %u rows of block %u to host %u in a packet of kind %u, which none is due",
+         "it sends %u rows of block %u to host %u in a packet of kind %u, which is not expected",
          h->n_row, h->block, p->to, p->kind);
 }
 
@@ -136,7 +137,9 @@ static bool does_work(struct stage_net *n)
     return works;
 }
 
-/* Whether the caller ends what it works at. Another one does already, or it does not work. */
+/* Whether it is for the caller to end the net. If not, another thread does, or the net does not
+ * work.
+ */
 static bool claim_end(struct stage_net *n, enum net_state *before)
 {
     pthread_mutex_lock(&n->lock);
@@ -146,7 +149,8 @@ static bool claim_end(struct stage_net *n, enum net_state *before)
     return *before == NET_WORKS;
 }
 
-/* Of who ends it: whoever waits is told, when host 0 knows who is lost. */
+/* Called by the thread that ends the net, once host 0 knows which host is lost: wakes all who wait.
+ */
 static void break_links(struct stage_net *n)
 {
     pthread_mutex_lock(&n->lock);
@@ -174,7 +178,7 @@ void stage_net_break(struct stage_net *n, const char *why)
     if (is_mine) break_links(n);
 }
 
-/* The link to a host broke. */
+/* The link to a host has failed: ends the net. */
 static void lose(struct stage_net *n, uint32_t node_rank, const char *why)
 {
     char text[WHY_BYTES];
@@ -194,7 +198,7 @@ static uint64_t patience(void)
     return clock_now_us() + SEND_US;
 }
 
-/* The host that the link for a packet goes to. */
+/* The host to which a packet is sent first: host 0 passes on what is for another one. */
 static uint32_t next_hop(const struct stage_net *n, uint32_t to)
 {
     return n->c.node_rank == 0 ? to : 0;
@@ -261,7 +265,7 @@ static fathom_err receive(struct page_link *l, void *to, size_t n, fathom_diag *
     return l->ops->receive(l, to, n, UINT64_MAX, d);
 }
 
-/* For this host's first stage. */
+/* Takes rows for this host's first stage. */
 static fathom_err take_rows(struct stage_net *n, struct page_link *l, const struct packet *p,
                             fathom_diag *d)
 {
@@ -289,7 +293,7 @@ static fathom_err take_drawn(struct stage_net *n, struct page_link *l, const str
     return FATHOM_OK;
 }
 
-/* Host 0's, for who waits. */
+/* Host 0: takes a record for the thread that waits for it. */
 static fathom_err take_record(struct receiver *r, struct page_link *l, const struct packet *p,
                               fathom_diag *d)
 {
@@ -300,7 +304,7 @@ static fathom_err take_record(struct receiver *r, struct page_link *l, const str
     if (is_due) record->state = RECORD_IS_COMING;
     pthread_mutex_unlock(&n->lock);
     if (!is_due)
-        FAIL(d, FATHOM_EFORMAT, "it sends %u bytes of a page, which none is due", p->n_record);
+        FAIL(d, FATHOM_EFORMAT, "it sends %u bytes of a page, which are not expected", p->n_record);
     const fathom_err err = receive(l, record->to, record->n_bytes, d);
     pthread_mutex_lock(&n->lock);
     record->state = err ? RECORD_NONE : RECORD_HAS_COME;
@@ -309,8 +313,8 @@ static fathom_err take_record(struct receiver *r, struct page_link *l, const str
     return err;
 }
 
-/* Host 0's: a packet of one host for another, in pieces. An error is of the link that it comes
- * from. */
+/* Host 0: passes a packet of one host on to another, in pieces. Returned errors other than EPEER
+ * are of the link that it comes from. */
 static fathom_err hand_on(struct receiver *r, struct page_link *l, const struct packet *p,
                           fathom_diag *d)
 {
@@ -374,7 +378,7 @@ fathom_err stage_net_await_drawn(struct stage_net *n, uint32_t block, struct ste
     if (!has_come) return FATHOM_EPEER;
     const struct drawn *from = &n->drawn[n->n_waited++ % (n->c.n_block + 1)];
     if (from->block != block) {
-        lose(n, n->c.n_node - 1, "it has drawn another step than the first");
+        lose(n, n->c.n_node - 1, "it has drawn another step than the oldest");
         return FATHOM_EPEER;
     }
     *out = step_drawn_read(from->bytes, from->n_row, from->has_top, &from->experts);

@@ -46,9 +46,9 @@ static int32_t *array(void *host, size_t offset)
     return (int32_t *)((char *)host + offset);
 }
 
-/* Rows n_token .. size - 1, and logit rows up to n_row. The padding is a request of its own behind
- * those of the step, with a page of its own: operators may take a request's rows for neighbours in
- * ascending position. Past a page's rows it starts again. */
+/* Writes rows n_token .. size - 1, and logit rows up to n_row. The padding is a request of its own
+ * behind those of the step, with a page of its own, because operators may rely on a request's rows
+ * being neighbours in ascending position. Behind a page's last row the positions start again. */
 static void write_padding(const struct step_graphs *g, void *host, const struct batch_shape *b,
                           uint32_t size, uint32_t n_row)
 {
@@ -120,7 +120,7 @@ static fathom_err record_all(struct step_graphs *g, void *device, step_compute *
     for (int p = 0; p < n_pass; p++) {
         for (uint32_t k = 0; k < g->n_context; k++) {
             for (uint32_t i = 0; i < g->c.n_size; i++) {
-                /* one row a request at most: no step is larger than the first size that holds */
+                /* it has at most one row a request, so the first size that holds these suffices */
                 bool enough = i > 0 && g->c.sizes[i - 1] >= g->layout.max_request;
                 if (p == STEP_DRAFT_ROWS && enough) break;
                 enum step_pass pass = (enum step_pass)p;

@@ -346,7 +346,7 @@ static void expect_refused_record(size_t n_due)
     if (n_due > 0) stage_net_expect_record(hosts[0].net, 1, to, n_due);
     assert_int_equal(stage_net_tell_record(hosts[1].net, bytes, 2), FATHOM_OK);
     await_lost(&hosts[0], 1);
-    assert_non_null(strstr(hosts[0].why, "it sends 2 bytes of a page, which none is due"));
+    assert_non_null(strstr(hosts[0].why, "it sends 2 bytes of a page, which are not expected"));
     if (n_due > 0) assert_int_equal(stage_net_await_record(hosts[0].net, 1), FATHOM_EPEER);
     destroy(hosts, 2);
 }
@@ -387,7 +387,7 @@ static void draws_that_are_none_are_refused(void **state)
     expect_refused_draws(2, &c, 0, MAX_ROW + 1, "it sends 41 rows of block 0 to host 0");
     c.n_block = N_BLOCK + 1;
     expect_refused_draws(2, &c, N_BLOCK, 1, "it sends 1 rows of block 3 to host 0");
-    expect_refused_draws(3, &c, 0, 1, "which none is due"); /* host 2 is the last of three */
+    expect_refused_draws(3, &c, 0, 1, "which is not expected"); /* host 2 is the last of three */
 }
 
 static void rows_that_are_none_are_refused(void **state)
@@ -422,7 +422,7 @@ static void any_bytes_are_refused(void **state)
     struct page_link *l = hosts[1].links[0];
     assert_int_equal(l->ops->send(l, &part, 1, clock_now_us() + LONG_US, NULL), FATHOM_OK);
     await_lost(&hosts[0], 1);
-    assert_non_null(strstr(hosts[0].why, "which none is due"));
+    assert_non_null(strstr(hosts[0].why, "which is not expected"));
     l->ops->close(l);
     destroy(hosts, 1);
 }
