@@ -1,4 +1,5 @@
-/* answer.c - the choices of an answer: text, ends and counts; its form writes the bytes */
+/* answer.c - the choices of an answer: their text, how they end, counts. A form writes the
+ * bytes. */
 #include "server/api/answer.h"
 
 #include <stdio.h>
@@ -59,8 +60,8 @@ const struct api_request *answer_request_of(const struct choice *c)
 
 /* ---- open ---------------------------------------------------------------------------------- */
 
-/* In a chat the special tokens are the parser's to read, so they are kept in the text; only BOS
- * and EOS, which carry no markup, are left out. */
+/* In a chat the parser reads the special tokens, so they are kept in the text; only BOS and EOS,
+ * which are no markup, are left out. */
 static void set_text_options(const struct choice *c, struct text_options *o)
 {
     const struct answer *a = c->answer;
@@ -95,7 +96,7 @@ static fathom_err open_prompts(struct answer *a)
     return FATHOM_OK;
 }
 
-/* What the request does not want to be told goes no further. */
+/* Passes an event on to the form, unless the request does not want to see reasoning. */
 static fathom_err take_event(void *arg, const struct chat_event *e)
 {
     struct choice *c = arg;
@@ -134,7 +135,7 @@ static fathom_err open_stops(struct answer *a)
     return FATHOM_OK;
 }
 
-/* A response can be asked for by its id later, which is not for a client to choose. */
+/* The id of a response can be used to ask for it later, so a client must not choose it. */
 static void write_id(struct answer *a)
 {
     const char *prefix = a->form->id_prefix;
@@ -230,7 +231,7 @@ size_t answer_bytes(const struct answer *a)
 
 /* ---- events -------------------------------------------------------------------------------- */
 
-/* What the choice says next: text of the model, in order. */
+/* Takes the next text of a choice. */
 static fathom_err take_text(struct choice *c, const struct buf *text)
 {
     if (c->parser) return chat_parser_push(c->parser, buf_str(text), text->len);
@@ -238,7 +239,7 @@ static fathom_err take_text(struct choice *c, const struct buf *text)
     return take_event(c, &e);
 }
 
-/* OpenAI's and vLLM's word for the end of a call that was asked for by name is "stop". */
+/* If a call was asked for by name, OpenAI and vLLM call its end "stop", not "tool_calls". */
 static bool is_named(const struct api_request *r)
 {
     return r->api == API_CHAT && r->rule.tool_choice == TOOL_CHOICE_NAMED;
@@ -309,13 +310,14 @@ static fathom_err add_logprob(struct choice *c, const fathom_event *e)
     return logprob_add_completion(&c->logprobs, &s, e, r->sampling.n_top_logprobs, &c->place);
 }
 
-/* The first choice of a prompt finds what was cached before this request. */
+/* Only the first choice of a prompt tells what was cached before this request; the others find its
+ * pages. */
 static void note_cached(struct answer *a, size_t i, const fathom_event *e)
 {
     if (i % a->setup.request->n == 0) a->prompts[a->choices[i].i_prompt].n_cached = e->n_cached;
 }
 
-/* Whatever the request says. */
+/* Whether answers of an API have token ids even if the request does not ask for them. */
 static bool tells_ids(enum api_kind api)
 {
     return api == API_GENERATE || api == API_SGLANG;
@@ -344,8 +346,8 @@ fathom_err answer_token(struct answer *a, size_t i, const fathom_event *e, bool 
     return answer_is_streamed(a) ? a->form->flush(c) : FATHOM_OK;
 }
 
-/* A stop token that ends every answer of the model is no news but to SGLang's clients; one the
- * request named is. */
+/* The stop token to tell, or -1. One that ends every answer of the model is told only to SGLang's
+ * clients; one that the request has named is told to all. */
 static int32_t told_stop_id(const struct answer *a, int32_t id)
 {
     const fathom_info *info = a->setup.info;

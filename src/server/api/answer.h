@@ -1,8 +1,9 @@
-/* answer.h - events of the engine to the bytes of one answer
+/* answer.h - turns events of the engine into the bytes of one answer
  *
  * Pure: no thread, no socket, no clock. An answer holds the choices of one request (prompts times
- * n). Streamed, the text of every token is appended to `out` as it settles, and the connection
- * takes it from there. Whole, `out` stays empty until answer_close writes the body.
+ * n). If it is streamed, text is appended to `out` as soon as it can no longer be part of a stop
+ * string or an unfinished character, and the connection takes it from there. If it is sent whole,
+ * `out` stays empty until answer_close writes the body.
  *
  *   choice:  OPEN --answer_token--> OPEN --stop string | answer_finish--> ENDED
  *   answer:  answer_open, tokens and finishes in any order over the choices, then answer_close
@@ -21,7 +22,7 @@
 #include "server/api/logprob.h"
 #include "server/api/text.h"
 
-/* What a pending piece of a stream is. */
+/* What kind of text is pending in a stream. */
 enum answer_part { PART_NONE, PART_REASONING, PART_CONTENT, PART_ARGUMENTS };
 
 enum { ANSWER_ID_BYTES = 16 + LIMIT_REQUEST_ID_BYTES };
@@ -37,16 +38,16 @@ struct choice {
     bool ended;
     const char *finish_reason; /* static; NULL while open */
     int32_t stop_id;           /* the stop token that ended it, or -1 */
-    uint32_t n_token;          /* tokens that count: the stop token too, none after the end */
+    uint32_t n_token;          /* its tokens, with the stop token, without any after the end */
     uint32_t n_reasoning;
     uint32_t n_told;    /* sglang, streamed: tokens when its last event was written */
     uint64_t ended_us;  /* sglang: age_us when it ended */
-    double sum_logprob; /* of its tokens, where the likeliest choices are told */
+    double sum_logprob; /* of its tokens; decides which choices are told (best_of) */
 
     struct text_stream text;
     struct chat_parser *parser; /* chat; NULL: all text is content */
 
-    /* whole: everything so far; streamed: what the next chunk brings */
+    /* sent whole: everything so far; streamed: what the next chunk will hold */
     struct buf reasoning;
     struct buf content;
     struct buf calls;     /* whole: JSON of the finished calls, comma between */
@@ -55,7 +56,7 @@ struct choice {
     enum answer_part part;          /* streamed: which of the buffers is pending */
     struct text_place place;        /* completion: where the next token begins */
     struct text_place prompt_place; /* the same for the prompt that it echoes */
-    bool echoes_special;            /* as the request has spelled it, special tokens too */
+    bool echoes_special;            /* the echoed prompt is the client's text, special tokens too */
     struct logprob_list logprobs;
     struct buf ids; /* token ids, comma between, if asked for */
 };
@@ -78,22 +79,22 @@ struct answer_setup {
     const char *model;                 /* borrowed; the name that is told back */
     bool thinking;                     /* chat: the prompt ends inside reasoning */
     bool stream_pieces;                /* sglang: see server_options */
-    uint64_t nonce;                    /* random; ids are made of it */
+    uint64_t nonce;                    /* random; ids are made from it */
     const char *request_id;            /* for answer_open; NULL or "": the client gave none */
     int64_t created;                   /* seconds since 1970 */
 };
 
-/* The API whose form the answer has. It is told what the model says as the events of chat.h; a
- * completion's text is all content. */
+/* The functions that write an answer in the form of one API. What the model says comes as the
+ * events of chat.h; the text of a completion is all content. */
 struct answer_form {
     const char *id_prefix;
     /* before the first choice; NULL: nothing to do */
     fathom_err (*open)(struct answer *a);
-    /* releases what open and the events have put into a->own; NULL: nothing */
+    /* release what open and the events have put into a->own; NULL: there is nothing */
     void (*free)(struct answer *a);
-    /* bytes of what it would release; NULL: none */
+    /* size of what `free` would release; NULL: 0 */
     size_t (*bytes)(const struct answer *a);
-    /* streamed: the request is in the engine; NULL: nothing to tell */
+    /* streamed: the engine has taken the request; NULL: nothing to write */
     fathom_err (*start)(struct answer *a);
     /* a new choice; NULL: nothing to do */
     fathom_err (*begin)(struct choice *c);
@@ -107,7 +108,7 @@ struct answer_form {
     fathom_err (*close)(struct answer *a);
     /* streamed: the error as an event, and the end of the stream */
     fathom_err (*fail)(struct answer *a, const struct api_error *e);
-    /* streamed: bytes that say that the server is alive, and nothing else */
+    /* streamed: write bytes that only show that the server is alive */
     fathom_err (*keep_alive)(struct answer *a);
 };
 
@@ -138,7 +139,7 @@ struct answer {
     uint64_t age_us;  /* of the request, at the event at hand */
     struct buf head;  /* chat, completion: how every chunk begins */
     struct buf piece; /* scratch */
-    void *own;        /* the form's */
+    void *own;        /* belongs to the form */
     struct buf out;
     bool closed;
 };
@@ -149,7 +150,7 @@ struct answer {
 fathom_err answer_open(struct answer *a, const struct answer_setup *s);
 void answer_free(struct answer *a);
 
-/* answer_start - streamed: the engine has the request, which some forms tell at once
+/* answer_start - streamed: the engine has taken the request, which some forms tell at once
  * Errors  ENOMEM. */
 fathom_err answer_start(struct answer *a);
 
@@ -186,8 +187,8 @@ struct answer_usage answer_count(const struct answer *a);
 size_t answer_choice_bytes(const struct answer *a, size_t i);
 size_t answer_bytes(const struct answer *a);
 
-/* answer_drop_text - a closed answer's bytes are the caller's; what they were made of goes. Counts
- * stay. */
+/* answer_drop_text - release what the bytes of a closed answer were made from; `out` and the counts
+ * stay */
 void answer_drop_text(struct answer *a);
 
 /* answer_keep_alive - streamed: bytes for a client that has waited long */
@@ -195,26 +196,28 @@ fathom_err answer_keep_alive(struct answer *a);
 
 /* ---- for the forms ------------------------------------------------------------------------- */
 
-/* answer_is_streamed - whether what is said leaves at once */
+/* answer_is_streamed - whether text is sent as it comes, not as one body at the end */
 bool answer_is_streamed(const struct answer *a);
 
-/* answer_repeats - streamed: an event has all that those before it had. Some are left out for a
- * client that does not keep up: what waits for it is bounded by the answer. */
+/* answer_repeats - streamed: whether each event repeats all that came before it. Events are then
+ * left out for a client that does not keep up, so that what waits for it is bounded. */
 bool answer_repeats(const struct answer *a);
 
 /* answer_logprob_style - how the request wants tokens of a prompt and its choices to be named */
 struct logprob_style answer_logprob_style(const struct answer *a, size_t i_prompt);
 
-/* answer_request_of - what a choice is made by: api_request_of its prompt */
+/* answer_request_of - the request by which a choice is made: api_request_of its prompt */
 const struct api_request *answer_request_of(const struct choice *c);
 
-/* answer_add_score - a token of prompt i as the request wants prompts' log-probabilities told */
+/* answer_add_score - add a token of prompt i to its log-probabilities, in the form of the
+ * request */
 fathom_err answer_add_score(struct answer *a, size_t i, const fathom_event *e);
 
-/* answer_write_text - a JSON string of the buffer */
+/* answer_write_text - write the buffer's text as a JSON string */
 void answer_write_text(struct buf *b, const struct buf *text);
 
-/* answer_write_id - a quoted id of its own for the i-th thing that a choice says */
+/* answer_write_id - write an id, in quotes, for the i-th item of a choice; it differs from all
+ * others */
 void answer_write_id(struct buf *b, const struct choice *c, const char *prefix, uint32_t i);
 
 #endif

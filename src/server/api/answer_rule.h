@@ -22,36 +22,36 @@ enum tool_choice {
 
 /* Zeroed: anything goes. Released with answer_rule_free. */
 struct answer_rule {
-    enum answer_content content;    /* NONE: none is said */
+    enum answer_content content;    /* NONE: it was not set */
     json_t *value;                  /* of the content; own reference */
     struct grammar_options options; /* for JSON */
-    const char *field;              /* static: the request's field that said the content */
+    const char *field;              /* static: the request's field that set the content */
     const char *param;              /* static: path of the value, for messages */
-    bool of_messages;               /* the content is that of a message, if one comes */
+    bool of_messages;               /* the content holds only if the answer is a message */
     enum tool_choice tool_choice;
     char *tool_name; /* own */
     bool one_call;   /* at most one tool call */
 };
 
-/* answer_rule_set_content - say what the content must be
+/* answer_rule_set_content - set what the content must be
  *
- *   field  the field of the request that says it; param: path of the value in it. Both static.
+ *   field  the field of the request that says so; param: path of the value in it. Both are static.
  *   value  as enum answer_content says; a reference is taken; NULL for an object
- * Errors  EINVAL (400) when the content has been said: names both fields. */
+ * Errors  EINVAL (400): the content was set before; the message names both fields. */
 fathom_err answer_rule_set_content(struct answer_rule *r, enum answer_content content,
                                    const char *field, const char *param, json_t *value,
                                    struct api_error *e);
 
-/* answer_rule_rename - the content was said under another name; both are static */
+/* answer_rule_rename - change the names under which the content was set; both are static */
 void answer_rule_rename(struct answer_rule *r, const char *field, const char *param);
 
-/* answer_rule_set_tool - NAMED, this tool; ENOMEM */
+/* answer_rule_set_tool - demand a call of this tool (TOOL_CHOICE_NAMED); ENOMEM */
 fathom_err answer_rule_set_tool(struct answer_rule *r, const char *name, size_t n);
 
-/* answer_rule_check - do its parts hold together, with these tools (NULL: none)? Where calls are
- * required, a content that speaks of messages alone is dropped.
- * Errors  EINVAL (400): calls are required and there are no tools, or the named one is none of
- *         them; calls are required and a content is said of whatever comes. */
+/* answer_rule_check - check that the parts of a rule fit together, and fit the tools (NULL: none).
+ * If calls are required, a content that holds only for messages is dropped.
+ * Errors  EINVAL (400): calls are required, but there are no tools, or the named one is none of
+ *         them, or a content is set that holds for any answer. */
 fathom_err answer_rule_check(struct answer_rule *r, const json_t *tools, struct api_error *e);
 
 /* answer_rule_grammar - the grammar to compile
@@ -60,7 +60,7 @@ fathom_err answer_rule_check(struct answer_rule *r, const json_t *tools, struct 
  *   markup    of the calls
  *   thinking  the answer begins inside reasoning
  *   out       points to *calls and borrows from the rule and the tools
- * Returns false when anything may come: no content is said, calls need not be made, no tool is
+ * Returns false if no grammar is needed: no content is set, calls are not required, no tool is
  * "strict", and there may be several calls. */
 bool answer_rule_grammar(const struct answer_rule *r, const json_t *tools,
                          enum chat_encoding markup, bool thinking, struct answer_grammar *out,

@@ -15,8 +15,8 @@ static fathom_err read_speed(struct field_context *x, const struct field *f, jso
                          "speed is only supported as \"standard\"");
 }
 
-/* No thread is held between requests: one that begins brings all its messages, one that goes on is
- * told to bring them, in the words by which Anthropic's clients do so. */
+/* No thread is kept between requests. A request that begins one brings all messages. One that
+ * continues a thread gets the error upon which Anthropic's clients send all messages again. */
 static fathom_err read_thread(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_plain_object(v)) return field_wrong_type(x, f->name, v, "an object");
@@ -33,8 +33,9 @@ static fathom_err read_thread(struct field_context *x, const struct field *f, js
 
 /* ---- tools --------------------------------------------------------------------------------- */
 
-/* A tool as a chat has it. "custom" is what a tool without a type is; the others run at Anthropic,
- * or have a schema that Anthropic's models know. All tools are shown, the deferred too. */
+/* Turns a tool into a chat's. A tool without a type is "custom". Tools of other types run at
+ * Anthropic, or have a schema that only Anthropic's models know. All tools are shown to the model,
+ * deferred ones too. */
 static fathom_err read_tool(struct field_context *x, const char *path, const json_t *tool,
                             json_t *tools)
 {
@@ -199,8 +200,8 @@ static fathom_err read_output_format(struct field_context *x, const struct field
     return pass_format(x, f->name, "output_format.schema", v);
 }
 
-/* Thinking of earlier turns is rendered as the checkpoint was trained, whatever is kept of it;
- * other edits would change the prompt. */
+/* Thinking of earlier turns is rendered as the checkpoint was trained, so edits that clear it have
+ * no effect; other edits would change the prompt. */
 static fathom_err read_context(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const keys[] = {"edits", NULL};
@@ -220,7 +221,7 @@ static fathom_err read_context(struct field_context *x, const struct field *f, j
 
 /* ---- all together -------------------------------------------------------------------------- */
 
-/* A last message of the assistant is gone on from. */
+/* If the last message is the assistant's, the model continues it. */
 static fathom_err check_last(struct api_request *r, struct api_error *e)
 {
     const json_t *last = json_array_get(r->messages, json_array_size(r->messages) - 1);

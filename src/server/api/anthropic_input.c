@@ -1,11 +1,11 @@
 /* anthropic_input.c - system and messages of /v1/messages as the messages of a chat
  *
- *   system               a system message, wherever it stands; a block that bills the client,
+ *   system               a system message, wherever it stands; a first block that bills the client,
  *                        which differs from run to run, is left out
- *   user: text           one user message; a tool_result among it ends it
+ *   user: text           one user message for all text up to a tool_result
  *   user: tool_result    a tool message
- *   assistant            one message: thinking is its reasoning, text its content, put together
- *                        without anything between; tool_use its calls
+ *   assistant            one message: its reasoning is all thinking, its content all text, joined
+ *                        without anything between; its calls are all tool_use
  */
 #include <stdio.h>
 #include <string.h>
@@ -48,8 +48,8 @@ static fathom_err read_text(struct field_context *x, const char *path, const jso
     return field_get_string(x, path, block, "text", out);
 }
 
-/* A tool that a client has found for the model, of the tools that are shown anyway: *out is a new
- * reference. */
+/* A tool that the client has found for the model, which sees all tools anyway, as text: *out is a
+ * new reference. */
 static fathom_err read_reference(struct field_context *x, const char *path, const json_t *block,
                                  json_t **out)
 {
@@ -102,7 +102,7 @@ out:
 
 /* ---- user ---------------------------------------------------------------------------------- */
 
-/* What of a user's turn has been read and is no message yet. */
+/* A user's turn: text parts that have been read and are not in a message yet. */
 struct turn {
     json_t *messages;
     json_t *parts; /* owned; text parts; NULL: none */
@@ -241,8 +241,8 @@ out:
 
 /* ---- entry --------------------------------------------------------------------------------- */
 
-/* Claude Code's first block of system text says what to bill and changes with every run: no news to
- * the model, and no prompt behind it would be found in the cache. */
+/* Claude Code's first block of system text says what to bill and changes with every run. It tells
+ * the model nothing, and with it no prompt would be found in the cache. */
 static void drop_billing(json_t *parts)
 {
     static const char head[] = "x-anthropic-billing-header:";

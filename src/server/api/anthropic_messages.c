@@ -2,13 +2,13 @@
  *
  * An answer is a list of blocks: thinking, text, tool_use. One is open at a time:
  *
- *   NONE --what is said is of a kind--> OPEN --another kind, a call's end, the end--> NONE
+ *   NONE --text of some kind--> OPEN --another kind, the end of a call or of the answer--> NONE
  *
- * Streamed, message_start comes with the first block or the first ping, whatever is earlier, and
- * message_delta with the counts once the engine has ended the request.
+ * Streamed, message_start comes with the first block or the first ping, whichever is earlier.
+ * message_delta comes with the counts, once the engine has ended the request.
  *
- * Invariants: `part` is PART_NONE while no block is open, and `text` is empty then; streamed,
- * `text` holds what the next delta brings, else all of the open block.
+ * Invariants: `part` is PART_NONE while no block is open, and `text` is empty then. Streamed,
+ * `text` holds what the next delta will have; otherwise, all text of the open block.
  */
 #include <string.h>
 
@@ -59,7 +59,7 @@ static size_t block_bytes(const struct answer *a)
 
 /* ---- pieces of bodies and events ----------------------------------------------------------- */
 
-/* Cached tokens are no input tokens in Anthropic's counts. */
+/* In Anthropic's counts, input tokens do not include cached ones. */
 static void write_usage(struct buf *b, const struct answer *a)
 {
     struct answer_usage u = answer_count(a);
@@ -91,7 +91,7 @@ static void write_stop(struct buf *b, const struct choice *c)
     }
 }
 
-/* The message object; with its blocks and how it ended, or as it is when it begins. */
+/* Writes the message object; whole: with how it ended, else as it is when it begins. */
 static void write_message(struct buf *b, const struct answer *a, bool whole)
 {
     const struct blocks *k = blocks_of(a);
@@ -148,7 +148,7 @@ static void start_once(struct answer *a)
 
 /* ---- blocks -------------------------------------------------------------------------------- */
 
-/* A block's object; with its text, or as it is when it begins. */
+/* Writes a block's object; whole: with its text, else as it is when it begins. */
 static void write_block(struct buf *b, const struct choice *c, bool whole)
 {
     static const struct buf nothing = {0};
@@ -209,7 +209,8 @@ static fathom_err flush(struct choice *c)
     return buf_status(&a->out);
 }
 
-/* Arguments that the model did not write as a JSON object would make the body none either. */
+/* If the model did not write the arguments as a JSON object, wraps them into one, so that the body
+ * is valid JSON. */
 static fathom_err make_input_valid(struct blocks *k)
 {
     json_t *input;

@@ -1,9 +1,10 @@
-/* api_request.h - bodies of the endpoints that have a prompt, to structs
+/* api_request.h - reads the body of a request that has a prompt into a struct
  *
- * Pure: no engine, no tokenizer, no clock. A table says for every field which endpoint knows it,
- * its type and its range. A known field that would change the answer and is not supported is
- * refused. What no endpoint knows is passed over with a warning, or refused when the bounds are
- * strict, so nothing is passed over in silence. Every API but completions comes out as a chat.
+ * Pure: no engine, no tokenizer, no clock. A table says for every field which endpoints have it,
+ * its type and its range. A field that is known, not supported and would change the answer is
+ * refused. A field that no endpoint has is passed over with a warning; if the bounds are strict, it
+ * is refused. So nothing is ignored silently. Requests of all APIs whose prompt is made of messages
+ * come out as chats.
  */
 #ifndef FATHOM_SERVER_API_REQUEST_H
 #define FATHOM_SERVER_API_REQUEST_H
@@ -19,7 +20,7 @@
 #include "fathom/fathom.h"
 #include "server/api/answer_rule.h"
 
-/* The endpoints that have a prompt; from API_COUNT_TOKENS on without the engine (api_answers). */
+/* The endpoints that have a prompt; those from API_COUNT_TOKENS on do not use the engine. */
 enum api_kind {
     API_CHAT,
     API_COMPLETION,
@@ -27,34 +28,34 @@ enum api_kind {
     API_MESSAGES,
     API_GENERATE,   /* token ids in and out */
     API_SGLANG,     /* SGLang's own: text or ids in, both out */
-    API_INVOCATION, /* SageMaker's: becomes API_CHAT or API_COMPLETION by what comes in */
+    API_INVOCATION, /* SageMaker's: becomes API_CHAT or API_COMPLETION by what the body has */
     API_COUNT_TOKENS,
-    API_INPUT_TOKENS, /* the same for responses */
+    API_INPUT_TOKENS, /* counts tokens as API_COUNT_TOKENS does, for responses */
     API_TOKENIZE,
     API_TOKENIZE_CHAT, /* what API_TOKENIZE becomes when messages come in */
     API_DETOKENIZE,
 };
 
-/* api_answers - the model goes on from the prompt */
+/* api_answers - whether the model goes on from the prompt */
 static inline bool api_answers(enum api_kind api)
 {
     return api < API_COUNT_TOKENS;
 }
 
-/* api_is_chat - messages come in and a parser reads what the model says */
+/* api_is_chat - whether messages come in, and a parser reads what the model says */
 static inline bool api_is_chat(enum api_kind api)
 {
     return api != API_COMPLETION && api != API_GENERATE && api != API_SGLANG &&
            api != API_TOKENIZE && api != API_DETOKENIZE;
 }
 
-/* api_is_anthropic - errors have Anthropic's form */
+/* api_is_anthropic - whether errors have Anthropic's form */
 static inline bool api_is_anthropic(enum api_kind api)
 {
     return api == API_MESSAGES || api == API_COUNT_TOKENS;
 }
 
-/* api_length_name - the field that bounds the answer, for messages */
+/* api_length_name - the name of the field that bounds the answer, for messages of errors */
 static inline const char *api_length_name(enum api_kind api)
 {
     if (api == API_RESPONSES) return "max_output_tokens";
@@ -81,12 +82,12 @@ struct api_id {
 enum { API_TOP_K_UNSET = -2 };
 #define API_NO_BUDGET UINT32_MAX
 
-/* What of a request has been passed over: printable ASCII, "; " between, as a header may hold. */
+/* Warnings about what was passed over: printable ASCII for a header, with "; " between them. */
 enum { API_WARNINGS_BYTES = 512 };
 struct api_warnings {
     char text[API_WARNINGS_BYTES]; /* "": nothing */
     uint32_t n;
-    uint32_t n_untold; /* of them, there was no room for */
+    uint32_t n_untold; /* how many of them are not in the text, for lack of room */
 };
 
 /* What a request of /v1/responses has beyond a chat's. */
@@ -98,15 +99,15 @@ struct responses_request {
     bool summary; /* reasoning is told as a summary, in full */
 };
 
-/* Who computes a prompt, and who goes on with it: kv_transfer_params, or bootstrap_host and
+/* Which servers compute a prompt and go on with it: kv_transfer_params, or bootstrap_host and
  * bootstrap_port. */
 struct api_transfer {
-    bool lends;     /* another server goes on with it */
-    bool takes;     /* another server has computed it, */
-    bool is_shared; /* one of the two, by what this server is: both get the same request */
-    char host[256]; /* this one */
+    bool lends;     /* another server goes on with the prompt */
+    bool takes;     /* another server has computed the prompt */
+    bool is_shared; /* both servers get the same request, and the role of each says which it is */
+    char host[256]; /* the server that has computed it */
     uint16_t port;
-    uint64_t name; /* what both servers' requests are called; 0: nothing */
+    uint64_t name; /* a name that the requests to both servers share; 0: none */
 };
 
 /* A parsed request. Its JSON lies in two arenas, which release it: `tools` and the value of `rule`
@@ -121,16 +122,16 @@ struct api_request {
     char *model;                   /* NULL: not given */
 
     json_t *messages;             /* chat; in the form of chat.h */
-    json_t *response_format;      /* chat; of a schema */
+    json_t *response_format;      /* chat; the field, if it has a schema */
     json_t *tools;                /* chat; NULL: none, or tool_choice is none */
-    json_t *allowed_tools;        /* chat; names of those that are shown; NULL: all */
+    json_t *allowed_tools;        /* chat; names of the tools to show; NULL: all */
     enum api_switch thinking;     /* chat */
-    unsigned thinking_precedence; /* of the field that set it: the most specific one holds */
-    uint32_t thinking_budget;     /* tokens of reasoning; API_NO_BUDGET: as many as come */
+    unsigned thinking_precedence; /* of the field that set it: the most specific field wins */
+    uint32_t thinking_budget;     /* most tokens of reasoning; API_NO_BUDGET: no limit */
     bool add_generation_prompt;   /* chat */
     bool continue_final_message;  /* chat */
-    bool include_reasoning;       /* chat; false: reasoning is thought and not told */
-    bool hide_thinking;           /* messages: reasoning blocks have no text */
+    bool include_reasoning;       /* chat; false: the answer does not contain the reasoning */
+    bool hide_thinking;           /* messages: reasoning blocks come without their text */
 
     struct responses_request *responses; /* responses; owned; else NULL */
 
@@ -141,7 +142,7 @@ struct api_request {
                                * this one: rule, sampling and what ends it, log-probabilities;
                                * NULL: nothing */
     struct api_id *ids;   /* sglang; owned; [n_prompt] what prompts are called; NULL: no list */
-    bool has_prompt_list; /* they came as a list, if of one */
+    bool has_prompt_list; /* they came as a list, which may have one element */
     bool echo;
     bool add_special_tokens;
     const char *suffix; /* completion; borrowed from root; NULL: none */
@@ -153,9 +154,9 @@ struct api_request {
     bool include_usage;
     bool continuous_usage;
     uint32_t n;      /* choices of each prompt; 0: the prompt is only counted */
-    uint32_t n_told; /* of them, the likeliest so many are told; n: all */
+    uint32_t n_told; /* how many of them, the likeliest, are told; n: all */
     int32_t priority;
-    int32_t data_parallel_rank; /* where it is computed; -1: not given */
+    int32_t data_parallel_rank; /* the rank that is to compute it; -1: not given */
     uint32_t best_of;
     int64_t max_tokens;
     bool include_stop;
@@ -180,7 +181,8 @@ struct api_request {
     size_t n_stop;
     char *bad_words[LIMIT_BAD_WORDS];
     size_t n_bad_word;
-    int32_t *resume; /* owned; [n_resume] tokens that another server has told; NULL: none */
+    int32_t *resume; /* owned; [n_resume] tokens of the answer that another server has sent already;
+                      * NULL: none */
     uint32_t n_resume;
     struct api_transfer transfer;
     uint32_t *allowed_ids; /* owned; a bit for each id of the vocabulary; NULL: all */
@@ -217,7 +219,7 @@ fathom_err api_request_parse(struct api_request *r, enum api_kind api, const cha
  * LIMIT_REQUEST_ID_BYTES */
 bool api_is_request_id(const char *s);
 
-/* api_request_of - what a prompt's answer is made by: the request, or what it has for itself */
+/* api_request_of - the request by which a prompt is answered: its own one, or else r */
 static inline const struct api_request *api_request_of(const struct api_request *r, size_t i_prompt)
 {
     return r->each ? &r->each[i_prompt] : r;
@@ -229,8 +231,8 @@ static inline size_t api_request_n_rule(const struct api_request *r)
     return r->each ? r->n_prompt : 1;
 }
 
-/* api_request_drop_body - release the tree: messages and prompt texts are gone, tools and the rule
- * stay. Nobody else may hold a reference to a part of it. A second call does nothing. */
+/* api_request_drop_body - release the JSON of the body, with messages and prompt texts; tools and
+ * the rule stay. Nobody else may hold a reference to a part of it. A second call does nothing. */
 void api_request_drop_body(struct api_request *r);
 
 void api_request_free(struct api_request *r); /* accepts zeroed and half-parsed */

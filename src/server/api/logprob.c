@@ -107,8 +107,8 @@ struct key_list {
     size_t n;
 };
 
-/* Different tokens may have the same text (lone bytes are all U+FFFD) but an object has a key
- * once: the first, which is the likeliest, stays. */
+/* Different tokens may have the same text (lone bytes all become U+FFFD), but an object must not
+ * have a key twice: only the first, which is the likeliest, is written. */
 static void write_pair(struct buf *b, const struct logprob_style *s, struct key_list *keys,
                        int32_t id, float logprob)
 {
@@ -145,7 +145,7 @@ static void write_completion_top(struct buf *b, const struct logprob_style *s,
     (void)buf_add_char(b, '}');
 }
 
-/* Characters that several tokens make up are one, which begins with the first of them. */
+/* Moves on by a token's bytes. A character that several tokens make up counts once. */
 static void advance(struct text_place *at, const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -159,7 +159,7 @@ static void advance(struct text_place *at, const char *bytes, size_t n)
     }
 }
 
-/* Bytes of a character that the next byte does not go on with are a U+FFFD before it. */
+/* If the next byte does not continue the character that has begun, its bytes count as U+FFFD. */
 static void end_broken(struct text_place *at, char next)
 {
     size_t len;
@@ -170,7 +170,7 @@ static void end_broken(struct text_place *at, char next)
     at->n_part = 0;
 }
 
-/* The token itself and its offset, in two of the four arrays; commas in all. */
+/* Adds a token and its offset to two of the four arrays, and a comma to all. */
 static void begin_entry(struct logprob_list *l, const struct logprob_style *s, int32_t id,
                         struct text_place *at)
 {

@@ -1,4 +1,4 @@
-/* logprob.h - log-probabilities of tokens in the two forms of OpenAI's API */
+/* logprob.h - log-probabilities of tokens in the forms of OpenAI, vLLM and SGLang */
 #ifndef FATHOM_SERVER_API_LOGPROB_H
 #define FATHOM_SERVER_API_LOGPROB_H
 
@@ -23,14 +23,14 @@ void logprob_list_free(struct logprob_list *l);
 struct logprob_style {
     const struct tokenizer *tokenizer;
     bool as_ids;       /* "token_id:123" */
-    bool skip_special; /* special tokens leave no text: they move no offset */
+    bool skip_special; /* special tokens have no text, so they do not move the offset */
     bool with_text;    /* SGLang's form */
 };
 
-/* How far a text has come; a zeroed struct is its beginning. */
+/* A position in a text; a zeroed struct is its beginning. */
 struct text_place {
-    uint32_t n_char; /* whole characters; what is no UTF-8 is U+FFFD, as in the text */
-    uint8_t n_part;  /* bytes of the next one */
+    uint32_t n_char; /* whole characters; invalid UTF-8 counts as U+FFFD, as it is in the text */
+    uint8_t n_part;  /* bytes of the next character that have come */
     char part[4];
 };
 
@@ -45,7 +45,7 @@ fathom_err logprob_add_chat(struct logprob_list *l, const struct logprob_style *
 fathom_err logprob_add_completion(struct logprob_list *l, const struct logprob_style *s,
                                   const fathom_event *e, uint32_t n_top, struct text_place *at);
 
-/* logprob_add_first - the same for a prompt's first token, of which nothing is known: null */
+/* logprob_add_first - the same for a prompt's first token, which has no log-probability: null */
 fathom_err logprob_add_first(struct logprob_list *l, const struct logprob_style *s, int32_t id,
                              struct text_place *at);
 

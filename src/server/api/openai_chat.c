@@ -1,9 +1,9 @@
 /* openai_chat.c - the form of /v1/chat/completions
  *
  * Text goes through the parser of the checkpoint's encoding, which tells reasoning, content and
- * tool calls apart. Streamed, pieces of one kind gather until the kind changes or the token is
- * done; then they leave as one chunk. Reasoning is told under both names that clients read,
- * reasoning_content and reasoning.
+ * tool calls apart. Streamed, pieces of one kind are gathered until another kind comes or all text
+ * of the token has been taken; then they are sent as one chunk. Reasoning has both names that
+ * clients read, reasoning_content and reasoning.
  */
 #include <string.h>
 
@@ -41,7 +41,7 @@ static void delta_end(struct choice *c)
     openai_chunk_end(c->answer, false);
 }
 
-/* The first chunk of a choice tells the role, brings no text, and is never the one that ends it. */
+/* The first chunk of a choice has its role and no text, and it is never the last one. */
 static void write_role_once(struct choice *c)
 {
     if (c->begun) return;
@@ -111,7 +111,7 @@ static fathom_err end(struct choice *c)
 
 /* ---- what the parser tells ----------------------------------------------------------------- */
 
-/* Text of one kind: gathered, after what is pending of another kind has left. */
+/* Gathers text of one kind, once pending text of another kind has been sent. */
 static fathom_err gather(struct choice *c, enum answer_part part, struct buf *to,
                          const struct chat_event *e)
 {

@@ -132,8 +132,8 @@ static double likelihood(const struct choice *c)
     return isnan(mean) ? -(double)INFINITY : mean;
 }
 
-/* Numbers the choices that are told, the n_told likeliest of each prompt, the likeliest first by
- * the mean over their tokens; the others get numbers past them. */
+/* Numbers the choices of each prompt that are told: the n_told likeliest, by the mean
+ * log-probability of their tokens, the likeliest first. The others get UINT32_MAX. */
 static void order_choices(struct answer *a)
 {
     const struct api_request *r = a->setup.request;
@@ -162,7 +162,7 @@ static void write_choices(struct buf *b, struct answer *a,
     }
 }
 
-/* What the server that goes on with the prompt needs, as a proxy hands it on. */
+/* Writes what the server that goes on with the prompt needs; a proxy passes it on. */
 static void write_transfer(struct buf *b, const struct answer *a)
 {
     const fathom_info *info = a->setup.info;

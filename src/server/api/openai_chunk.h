@@ -4,7 +4,7 @@
 
 #include "server/api/answer.h"
 
-/* openai_chunk_open - how every chunk of the answer begins; object is its "object" */
+/* openai_chunk_open - write the beginning of every chunk of the answer; object is its "object" */
 fathom_err openai_chunk_open(struct answer *a, const char *object);
 
 /* openai_chunk_begin, openai_chunk_end - around one choice's object in a chunk. Errors stay in out.
@@ -13,13 +13,14 @@ fathom_err openai_chunk_open(struct answer *a, const char *object);
 void openai_chunk_begin(struct answer *a);
 void openai_chunk_end(struct answer *a, bool tell_prompt);
 
-/* openai_write_flat - a chunk of a choice whose object is the body's too: what is told is forgotten
+/* openai_write_flat - write a chunk whose choice has the same form as in a whole body, and clear
+ * what it has told
  *
  *   write_choice, tell_prompt  as in openai_close and openai_chunk_end */
 fathom_err openai_write_flat(struct choice *c, void (*write_choice)(struct buf *, struct choice *),
                              bool tell_prompt);
 
-/* openai_write_ids - ,"key":[ids], or what else has commas between */
+/* openai_write_ids - write ,"key":[ids]; ids may be any JSON values with commas between them */
 void openai_write_ids(struct buf *b, const char *key, const struct buf *ids);
 
 /* openai_write_scores - ,"prompt_logprobs":[null,..] of prompt i if the request wants them */

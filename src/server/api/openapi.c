@@ -14,8 +14,8 @@ static void write_range(struct buf *b, const struct field *f)
     if (!isinf(f->hi)) (void)buf_printf(b, ",\"maximum\":%.10g", f->hi);
 }
 
-/* What a reader takes. A field whose reader is not here takes more than one type: its schema says
- * nothing. */
+/* Writes the schema of what a reader takes. A field whose reader is not listed takes more than one
+ * type, so its schema is empty. */
 static void write_schema(struct buf *b, const struct field *f)
 {
     static const struct {
@@ -84,7 +84,7 @@ static void write_fields(struct buf *b, enum api_kind api, const struct field_ta
     ",\"4XX\":{\"description\":\"the request is refused\",\"content\":" ANY_OBJECT "},"            \
     "\"5XX\":{\"description\":\"the server cannot answer\",\"content\":" ANY_OBJECT "}}"
 
-/* {"type":"object",..}, what a body is. */
+/* Writes the schema of a body. */
 static void write_body(struct buf *b, enum api_kind api, const char *needed)
 {
     const char *path;

@@ -15,7 +15,7 @@ static fathom_err not_supported(struct field_context *x, const char *path, const
 
 /* ---- contents ------------------------------------------------------------------------------ */
 
-/* A schema, or text that holds one. Paths are static. */
+/* Takes a schema, or a string that holds one. Paths are static. */
 static fathom_err set_schema(struct field_context *x, const char *field, const char *path,
                              json_t *v)
 {
@@ -59,7 +59,7 @@ static fathom_err set_grammar(struct field_context *x, const char *field, const 
     return answer_rule_set_content(&x->r->rule, ANSWER_CONTENT_EBNF, field, path, v, x->e);
 }
 
-/* What a structural tag says of texts, without what else its object has. */
+/* Takes only those members of an object that make a structural tag. */
 static fathom_err set_tag_members(struct field_context *x, const char *field, const char *path,
                                   const json_t *v)
 {
@@ -73,7 +73,7 @@ static fathom_err set_tag_members(struct field_context *x, const char *field, co
     return err;
 }
 
-/* A structural tag, or text that holds one. */
+/* Takes a structural tag, or a string that holds one. */
 static fathom_err set_tag(struct field_context *x, const char *field, const char *path, json_t *v)
 {
     static const char *const keys[] = {"type", "format", "structures", "triggers", NULL};
@@ -139,8 +139,8 @@ fathom_err field_separate_reasoning(struct field_context *x, const struct field 
 
 #define FORMAT "response_format"
 
-/* {"name": .., "description": .., "strict": .., "schema": ..}. Without strict, and with it, the
- * schema holds; "strict": false only lets keywords pass that a grammar cannot hold to. */
+/* {"name": .., "description": .., "strict": .., "schema": ..}. Outputs always follow the schema;
+ * "strict": false only ignores keywords that are not supported. */
 static fathom_err read_json_schema(struct field_context *x, const json_t *v)
 {
     static const char schema_path[] = FORMAT ".json_schema.schema";
@@ -167,7 +167,7 @@ static fathom_err read_json_schema(struct field_context *x, const json_t *v)
     return set_schema(x, FORMAT, schema_path, schema);
 }
 
-/* {"type": "json_object"}, to which some servers' clients add the schema that the object has. */
+/* {"type": "json_object"}; clients of some servers add a schema for the object. */
 static fathom_err read_json_object(struct field_context *x, const char *field, const json_t *v)
 {
     json_t *schema = json_object_get(v, "schema");
@@ -271,7 +271,7 @@ fathom_err field_structured_outputs(struct field_context *x, const struct field 
 
 /* ---- tools --------------------------------------------------------------------------------- */
 
-/* The names of a list of tools, which the rule holds on to. */
+/* Reads the names of a list of tools into `names`. */
 static fathom_err read_allowed(struct field_context *x, const char *path, const json_t *list,
                                const char *inner, json_t *names)
 {

@@ -1,5 +1,4 @@
-/* request_field.c - errors and places of fields, readers by type, and the fields that are a number,
- * a flag or a word */
+/* request_field.c - errors and paths of fields, readers by type, and readers of single fields */
 #include "server/api/request_field.h"
 
 #include <errno.h>
@@ -72,7 +71,7 @@ fathom_err field_warn(struct field_context *x, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    for (char *c = text; *c; c++) { /* it may quote the request, and goes into a header */
+    for (char *c = text; *c; c++) { /* it goes into a header, and may quote the request */
         if (*c < 0x20 || *c >= 0x7f) *c = '?';
     }
     size_t n = strlen(w->text);
@@ -124,7 +123,7 @@ fathom_err field_push(json_t *list, json_t *value)
     return json_array_append_new(list, value) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-/* What is not known is passed over with a warning; strict: refused. */
+/* Passes over an unknown member with a warning; strict: refuses it. */
 static fathom_err pass_unknown(struct field_context *x, const char *path)
 {
     if (!x->bounds->strict) return field_warn(x, "%s is not known here", path);
@@ -150,8 +149,8 @@ fathom_err field_check_keys(struct field_context *x, const char *path, const jso
 
 enum { NUMBER_TEXT_MAX = 32 };
 
-/* Decimal digits as JSON has them, with blanks around: strtod would take more. NULL: v is no such
- * text. */
+/* The text of a string that holds a decimal number, with blanks around it; strtod alone would
+ * accept more, such as "inf". NULL: v is no such text. */
 static const char *number_text(const json_t *v)
 {
     const char *s = json_string_value(v);
@@ -221,7 +220,7 @@ fathom_err field_real(struct field_context *x, const struct field *f, json_t *v)
     if (!(d >= f->lo && d <= f->hi) || (f->lo_open && d == f->lo)) {
         return field_out_of_range(x, f->name, v, f->lo, f->hi, f->lo_open);
     }
-    /* a tiny number does not become a bound that is out, nor a huge one infinite */
+    /* as a float, a tiny number must not become an excluded bound, nor a huge one infinite */
     if (f->lo_open) d = fmax(d, f->lo + (double)FLT_MIN);
     *(float *)member(x, f) = (float)fmin(d, (double)FLT_MAX);
     return FATHOM_OK;
@@ -306,7 +305,7 @@ fathom_err field_model(struct field_context *x, const struct field *f, json_t *v
     return x->r->model ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-/* -1 is none, as with vLLM. */
+/* As with vLLM, a seed of -1 means that there is none. */
 fathom_err field_seed(struct field_context *x, const struct field *f, json_t *v)
 {
     bool ok;
@@ -317,7 +316,8 @@ fathom_err field_seed(struct field_context *x, const struct field *f, json_t *v)
     return FATHOM_OK;
 }
 
-/* Salts only keep requests apart, so a hash of the text does; 0 is the salt of those without. */
+/* Salts only keep requests apart, so a hash of the text is enough. 0 means that there is no
+ * salt. */
 fathom_err field_cache_salt(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_string(v)) return field_wrong_type(x, f->name, v, "a string");
@@ -425,7 +425,7 @@ static int64_t read_id_key(const char *key, uint32_t n_vocab)
     return id;
 }
 
-/* What is beyond the range counts as its end. */
+/* A bias outside the range counts as the end of the range. */
 fathom_err field_logit_bias(struct field_context *x, const struct field *f, json_t *v)
 {
     if (!json_is_plain_object(v)) {

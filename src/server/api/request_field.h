@@ -1,8 +1,8 @@
-/* request_field.h - the fields of a request: the table of each family of endpoints, and the readers
- * of their types; within server/api alone
+/* request_field.h - the fields of a request: a table for each family of endpoints, and readers of
+ * types and of single fields; for server/api alone
  *
- * What another API calls by another name or gives another form is turned into the chat's and read
- * by the chat's reader (field_pass).
+ * A field that another API calls by another name or gives another form is turned into the field of
+ * a chat, and read by the chat's reader (field_pass).
  */
 #ifndef FATHOM_SERVER_API_REQUEST_FIELD_H
 #define FATHOM_SERVER_API_REQUEST_FIELD_H
@@ -46,11 +46,12 @@ struct field {
     const char *note;
 };
 
-/* The fields of some endpoints; each has a reader for what comes, and all together have rules. */
+/* The fields of some endpoints. Each field has a reader; `check` has the rules over several
+ * fields. */
 struct field_table {
     const struct field *fields; /* [n] */
     size_t n;
-    fathom_err (*check)(struct field_context *x); /* once all are read; makes r->messages */
+    fathom_err (*check)(struct field_context *x); /* called once all are read; makes r->messages */
 };
 
 extern const struct field_table openai_table;          /* chat, completion, tokenize, detokenize; of
@@ -61,10 +62,11 @@ extern const struct field_table sglang_sampling_table; /* sglang; of sampling_pa
 extern const struct field_table anthropic_table;       /* messages, count */
 extern const struct field_table responses_table;       /* responses: others are refused */
 
-/* field_set_defaults - a request in which nothing is given (request_parse.c) */
+/* field_set_defaults - make *r a request in which no field is given (request_parse.c) */
 void field_set_defaults(struct api_request *r, enum api_kind api);
 
-/* field_name_prompt - an error of one among several prompts names it (request_parse.c); err */
+/* field_name_prompt - put the number of the prompt before an error's message; returns err
+ * (request_parse.c) */
 fathom_err field_name_prompt(struct api_error *e, fathom_err err, size_t i_prompt);
 
 /* field_table_of - the table of an API, and its endpoint's path (request_parse.c) */
@@ -76,8 +78,8 @@ const struct field *field_find(const struct field_table *t, const char *name, en
 /* field_pass - read a value as the field of this name of a chat (openai_field.c) */
 fathom_err field_pass(struct field_context *x, const char *name, json_t *v);
 
-/* field_pass_tools - read an array of another API's tools, each of which `read` appends to `tools`
- * as a chat's, or as several, or as none */
+/* field_pass_tools - read an array of another API's tools. For each, `read` appends none, one or
+ * several tools of a chat to `tools`. */
 typedef fathom_err field_read_tool(struct field_context *x, const char *path, const json_t *tool,
                                    json_t *tools);
 fathom_err field_pass_tools(struct field_context *x, const json_t *v, field_read_tool *read);
@@ -86,8 +88,8 @@ fathom_err field_pass_tools(struct field_context *x, const json_t *v, field_read
 fathom_err anthropic_read_messages(struct field_context *x, const json_t *system,
                                    const json_t *messages);
 
-/* responses_function_name - what the model knows a namespace's function by: a new string, NULL: out
- * of memory (responses_input.c) */
+/* responses_function_name - the name under which the model sees a function of a namespace: a new
+ * string; NULL: out of memory (responses_input.c) */
 json_t *responses_function_name(const json_t *space, const json_t *name);
 
 /* responses_read_items - items as the messages of a chat (responses_input.c)
@@ -97,38 +99,40 @@ json_t *responses_function_name(const json_t *space, const json_t *name);
 fathom_err responses_read_items(struct field_context *x, const json_t *instructions,
                                 const json_t *before, const json_t *input);
 
-/* field_warn - something is passed over; printf-like. Returns FATHOM_OK. */
+/* field_warn - add a warning that something is passed over; printf-like. Returns FATHOM_OK. */
 fathom_err field_warn(struct field_context *x, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* field_is_off - what a client sends to say that it does not want something: false, empty */
+/* field_is_off - whether a value says that something is not wanted: false, or empty */
 bool field_is_off(const json_t *v);
 
-/* field_allow_tools - tool_choice of allowed_tools
+/* field_allow_tools - read a tool_choice of type allowed_tools
  *
  *   path   of the object with `mode`, auto or required, and `tools`
  *   inner  member of a tool that has its name; NULL: the tool itself */
 fathom_err field_allow_tools(struct field_context *x, const char *path, const json_t *v,
                              const char *inner);
 
-/* field_check_keys - members of an object that are not null and not among `keys`, which ends in
- * NULL, are passed over with a warning; strict: refused */
+/* field_check_keys - pass over members of an object that are neither null nor among `keys` (which
+ * ends in NULL) with a warning; strict: refuse them */
 fathom_err field_check_keys(struct field_context *x, const char *path, const json_t *object,
                             const char *const *keys);
 
-/* field_flag_in - an optional boolean member of an object field; absent and null leave *out */
+/* field_flag_in - read an optional boolean member of an object; if it is absent or null, *out
+ * stays */
 fathom_err field_flag_in(struct field_context *x, const char *parent, const json_t *object,
                          const char *key, bool *out);
 
-/* field_take_unknown - a member that no field of this name is for: what nobody knows is passed over
- * with a warning (strict: refused), what changes an answer elsewhere is refused
+/* field_take_unknown - handle a member whose name is no field of this endpoint. If another endpoint
+ * has such a field, which would change the answer, it is refused. Otherwise it is passed over with
+ * a warning (strict: refused).
  *
- *   parent  field that it is a member of: the API's sampling_params; NULL: the body */
+ *   parent  the field of which it is a member, sampling_params; NULL: the body */
 fathom_err field_take_unknown(struct field_context *x, const char *parent, const char *key,
                               const json_t *v);
 
-/* field_id - what a client calls a request, into out; a text that is no id is passed over with a
- * warning (strict: refused), out stays */
+/* field_id - read a client's id of a request into out. A text that is not a valid id is passed over
+ * with a warning (strict: refused), and out stays. */
 fathom_err field_id(struct field_context *x, const struct field *f, json_t *v,
                     char out[LIMIT_REQUEST_ID_BYTES + 1]);
 
@@ -138,10 +142,11 @@ field_read field_real;   /* float within the range */
 field_read field_count;  /* uint32_t within the range */
 field_read field_int;    /* int32_t within the range */
 field_read field_none;   /* accepted, no effect */
-field_read field_later;  /* read by the table's check */
+field_read field_later;  /* does nothing: the table's check reads it */
 field_read field_object; /* accepted, no effect, but an object */
-field_read field_refuse; /* not supported: f->note says what instead; false and empty are fine */
-field_read field_idle; /* changes nothing here, with a warning: f->note says why; strict: refused */
+field_read field_refuse; /* not supported, unless false or empty: f->note says what to do instead */
+field_read field_idle;   /* no effect, with a warning, for which f->note gives the reason; strict:
+                          * refused */
 
 /* Readers of one field each that several tables, or a table of another file, name. */
 field_read field_model;
@@ -194,8 +199,8 @@ int64_t field_integer(const json_t *v, bool *ok);
 /* field_number - v as a number; "0.5" counts as 0.5 */
 double field_number(const json_t *v, bool *ok);
 
-/* field_boolean - v as a boolean, in *out; 0 and 1 are, and the words of YAML in any case; whether
- * it is one */
+/* field_boolean - v as a boolean, in *out. 0 and 1 count, and YAML's words in upper or lower case.
+ * Returns whether it is one. */
 bool field_boolean(const json_t *v, bool *out);
 
 /* Where a value stands in the body: "messages[2].content[0]". */
@@ -209,13 +214,13 @@ struct field_place field_member(const char *parent, const char *member);
 fathom_err field_get_string(struct field_context *x, const char *path, const json_t *object,
                             const char *key, json_t **out);
 
-/* field_push - append a new reference; NULL is ENOMEM */
+/* field_push - append a new reference to a list; value NULL: ENOMEM */
 fathom_err field_push(json_t *list, json_t *value);
 
-/* field_pass_tool_type - a tool of a type that does not run here is passed over; strict: refused */
+/* field_pass_tool_type - pass over a tool of a type that does not run here; strict: refuse it */
 fathom_err field_pass_tool_type(struct field_context *x, const char *path, const char *type);
 
-/* field_pass_new - field_pass of a new reference, which is released; NULL is ENOMEM */
+/* field_pass_new - field_pass of a new reference, which is released; v NULL: ENOMEM */
 fathom_err field_pass_new(struct field_context *x, const char *name, json_t *v);
 
 /* field_wrong_type - the 400 for a value of another type; path is printf-like */

@@ -42,7 +42,7 @@ fathom_err field_messages(struct field_context *x, const struct field *f, json_t
     return FATHOM_OK;
 }
 
-/* *pass: it is none that could be called here. */
+/* Checks a tool; *pass becomes true if its type does not run here, so that it is passed over. */
 static fathom_err check_tool(struct field_context *x, size_t i, const json_t *tool, bool *pass)
 {
     *pass = false;
@@ -109,7 +109,7 @@ static fathom_err refuse_id(struct field_context *x, const char *path, size_t i,
                          at.path, (long long)id, x->bounds->n_vocab - 1);
 }
 
-/* An array of numbers of which one at least is no plain id: 3.0 is one all the same. */
+/* Reads ids from an array in which not all numbers are plain integers: 3.0 counts too. */
 static fathom_err read_number_ids(struct field_context *x, const char *path, const json_t *v,
                                   struct api_prompt *p)
 {

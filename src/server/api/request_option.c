@@ -1,5 +1,4 @@
-/* request_option.c - the fields of a request that are objects of options: streaming,
- * thinking */
+/* request_option.c - fields that hold options: streaming, thinking, verbosity */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -77,7 +76,7 @@ fathom_err field_add_generation_prompt(struct field_context *x, const struct fie
 
 /* ---- thinking ------------------------------------------------------------------------------ */
 
-/* Three fields switch thinking; the later one of this list holds when several are given. */
+/* Three kinds of fields switch thinking; if several are given, the later one in this list wins. */
 enum { PRECEDENCE_EFFORT = 1, PRECEDENCE_THINKING, PRECEDENCE_KWARGS };
 
 static void set_thinking(struct api_request *r, unsigned precedence, bool on)
@@ -104,7 +103,7 @@ fathom_err field_reasoning_effort(struct field_context *x, const struct field *f
     return FATHOM_OK;
 }
 
-/* Of several budgets the smallest holds; -1 is none. */
+/* If several fields give a budget, the smallest wins; -1 means none. */
 fathom_err field_thinking_budget(struct field_context *x, const struct field *f, json_t *v)
 {
     int64_t n;

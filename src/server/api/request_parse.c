@@ -56,7 +56,7 @@ const struct field_table *field_table_of(enum api_kind api, const char **path)
 
 enum { NAME_BYTES = 48 };
 
-/* Letters to add, drop or change to make b of a; more than NAME_BYTES for long names. */
+/* How many letters to add, drop or change to turn a into b; long names: more than NAME_BYTES. */
 static unsigned distance(const char *a, const char *b)
 {
     unsigned row[NAME_BYTES + 1];
@@ -96,8 +96,8 @@ static bool has_no_effect(const struct field *f)
     return f->read == field_none || f->read == field_object || f->read == field_idle;
 }
 
-/* What has a field that is missing here and would change the answer, an endpoint or a field of this
- * one; NULL: none, or the value says that it is not wanted. */
+/* Where a field that is unknown here would have an effect: another endpoint, or a field of this
+ * one. NULL: nowhere, or its value says that it is not wanted. */
 static const char *find_owner(const char *key, const json_t *v, enum api_kind api)
 {
     static const enum api_kind kinds[] = {API_CHAT, API_COMPLETION, API_RESPONSES, API_MESSAGES};
@@ -137,7 +137,7 @@ fathom_err field_take_unknown(struct field_context *x, const char *parent, const
         return api_error_set(x->e, 400, "unknown_parameter", name,
                              "%s is no field of %s; %s has it", name, endpoints[api].path, owner);
     }
-    if (x->r->warnings.n_untold == 0) near = find_near(t, key, api); /* else nobody reads it */
+    if (x->r->warnings.n_untold == 0) near = find_near(t, key, api); /* else nobody would see it */
     if (x->bounds->strict && near) return refuse_unknown(x, name, "did you mean ", near);
     if (x->bounds->strict) return refuse_unknown(x, name, "leave it out", "");
     if (near) {
@@ -169,7 +169,7 @@ static fathom_err check_output_length(struct api_request *r, struct api_error *e
                              "max_tokens is 0, needed is at least 1 (0 only with echo)");
     }
     bool is_less = r->max_tokens >= 0 && r->sampling.min_tokens > (uint64_t)r->max_tokens;
-    if (is_less && r->transfer.lends) { /* a proxy has cut max_tokens: another server answers */
+    if (is_less && r->transfer.lends) { /* a proxy lowered max_tokens, as another server answers */
         r->sampling.min_tokens = (uint32_t)r->max_tokens;
     } else if (is_less) {
         return api_error_set(e, 400, "invalid_value", least,
@@ -201,7 +201,9 @@ static fathom_err check_choices(struct api_request *r, struct api_error *e)
     return FATHOM_OK;
 }
 
-/* What the engine has to tell of prompt tokens: the more of what two fields want. */
+/* Two fields may ask for log-probabilities of prompt tokens: the engine tells what suffices for
+ * both.
+ */
 static fathom_err check_prompt_logprobs(struct api_request *r, struct api_error *e)
 {
     fathom_sampling *s = &r->sampling;
@@ -231,7 +233,7 @@ static json_t *find_tool(const json_t *tools, const json_t *name)
     return NULL;
 }
 
-/* Tools that may not be called are not shown. */
+/* Keeps only the allowed tools: the others are not shown to the model. */
 static fathom_err keep_allowed(struct api_request *r, struct api_error *e)
 {
     json_t *kept = json_array();
@@ -245,7 +247,7 @@ static fathom_err keep_allowed(struct api_request *r, struct api_error *e)
                                    json_string_value(name));
     }
     if (!err) r->tools = json_array_size(kept) ? kept : NULL;
-    return err; /* what is left of the arrays goes with the body's arena */
+    return err; /* the rest of the arrays is released with the body's arena */
 }
 
 fathom_err field_name_prompt(struct api_error *e, fathom_err err, size_t i_prompt)
@@ -265,7 +267,7 @@ static fathom_err check_own(struct api_request *own, struct api_error *e)
     return check_prompt_logprobs(own, e);
 }
 
-/* What each prompt has for itself, by the rules that hold for a request. */
+/* Checks what each prompt has for itself, by the rules that hold for a request. */
 static fathom_err check_each(const struct api_request *r, struct api_error *e)
 {
     for (size_t i = 0; r->each && i < r->n_prompt; i++) {
@@ -344,8 +346,8 @@ static bool has_value(struct api_request *r)
     return i < api_request_n_rule(r);
 }
 
-/* Copies that outlive the body: the answer's parser reads the tools, and its grammar, which others
- * may have to wait for, is made of both. */
+/* Copies what must outlive the body: the tools, which the answer's parser reads, and the values of
+ * rules. The answer's grammar is made from both, and its compilation may have to wait. */
 static fathom_err keep_parts(struct api_request *r, struct api_error *e)
 {
     const json_t *tools = r->tools;
@@ -370,7 +372,7 @@ static fathom_err keep_parts(struct api_request *r, struct api_error *e)
                          LIMIT_TOOLS_BYTES >> 20);
 }
 
-/* Where an arena had no room for what a field is made into. */
+/* Writes the error if an arena was full, or over its limit. */
 static void tell_fault(const struct json_arena *a, size_t n, struct api_error *e)
 {
     if (json_arena_fault(a) == JSON_ARENA_FULL) {

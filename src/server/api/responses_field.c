@@ -27,7 +27,7 @@ static fathom_err read_metadata(struct field_context *x, const struct field *f, 
 
 /* ---- tools --------------------------------------------------------------------------------- */
 
-/* An object but for "type" and what is null, as a chat has it; NULL: out of memory. */
+/* A copy of an object without "type" and without null members; NULL: out of memory. */
 static json_t *copy_members(const json_t *object)
 {
     const char *key;
@@ -42,7 +42,7 @@ static json_t *copy_members(const json_t *object)
     return copy;
 }
 
-/* Names the model's function: a tool of a namespace by both names. */
+/* Sets the function's name for the model: a tool of a namespace gets both names. */
 static fathom_err name_function(json_t *function, const json_t *space)
 {
     if (!function) return FATHOM_ENOMEM;
@@ -52,8 +52,8 @@ static fathom_err name_function(json_t *function, const json_t *space)
     return json_object_set_new(function, "name", name) == 0 ? FATHOM_OK : FATHOM_ENOMEM;
 }
 
-/* A function as a chat has it; beside it what its calls are told by. All are shown, the deferred
- * too. */
+/* Turns a function into a chat's tool, with the names that its calls are told by beside it. All
+ * functions are shown to the model, deferred ones too. */
 static fathom_err read_function(struct field_context *x, const char *path, const json_t *tool,
                                 const json_t *space, json_t *tools)
 {
@@ -225,8 +225,8 @@ static fathom_err read_text(struct field_context *x, const struct field *f, json
     return FATHOM_OK;
 }
 
-/* Encrypted reasoning is for servers that hide it: here it is told as it is. The others speak of
- * items that no answer here has. */
+/* Reasoning comes encrypted only from servers that hide it; here it is told as it is. The other
+ * words ask for items that no answer here has. */
 static fathom_err read_include(struct field_context *x, const struct field *f, json_t *v)
 {
     static const char *const idle[] = {
@@ -273,7 +273,7 @@ static fathom_err read_truncation(struct field_context *x, const struct field *f
                          "here: what is too long is refused");
 }
 
-/* The answer lives as long as its connection, so it comes whole, or as a stream, at once. */
+/* An answer lives only as long as its connection, so it cannot be made in the background. */
 static fathom_err read_background(struct field_context *x, const struct field *f, json_t *v)
 {
     bool on;

@@ -2,13 +2,14 @@
  *
  * An answer is a list of items: reasoning, message, function_call. One is open at a time:
  *
- *   NONE --what is said is of a kind--> OPEN --another kind, a call's end, the end--> NONE
+ *   NONE --text of some kind--> OPEN --another kind, the end of a call or of the answer--> NONE
  *
- * Streamed, response.created comes once the engine has the request, and response.completed (or
- * .incomplete) with the counts once it has ended it; every event has the next sequence number.
+ * Streamed, response.created comes once the engine has taken the request. response.completed (or
+ * .incomplete) comes with the counts, once the engine has ended it. Every event has the next
+ * sequence number.
  *
- * Invariants: `open` is KIND_NONE while no item is open, and `text` and `logprobs` are empty then;
- * the first n_told bytes of text, and n_logprob_told of logprobs, have left as deltas.
+ * Invariants: `open` is KIND_NONE while no item is open, and `text` and `logprobs` are empty then.
+ * The first n_told bytes of text, and n_logprob_told of logprobs, have been sent as deltas.
  */
 #include "server/api/responses_form.h"
 
@@ -219,7 +220,7 @@ static void write_logprobs(struct buf *b, const struct writer *w, size_t from)
     (void)buf_add_char(b, ']');
 }
 
-/* The part of the open item; with its text, or as it is when it begins. */
+/* Writes the part of the open item; whole: with its text, else as it is when it begins. */
 static void write_part(struct buf *b, const struct writer *w, bool whole)
 {
     static const struct buf nothing = {0};
@@ -383,7 +384,7 @@ static fathom_err open_item(struct choice *c, enum kind_id kind)
 
 /* ---- what is said -------------------------------------------------------------------------- */
 
-/* The tokens since the last text belong to this one. */
+/* Log-probabilities of tokens since the last text belong to the text that comes now. */
 static fathom_err take_logprobs(struct choice *c, enum kind_id kind)
 {
     struct writer *w = writer_of(c->answer);
@@ -431,8 +432,8 @@ static fathom_err take(struct choice *c, const struct chat_event *e)
 
 /* ---- ends ---------------------------------------------------------------------------------- */
 
-/* The token that ends the answer has no text, so it is still waiting for some: it belongs to the
- * message that it ends. */
+/* The token that ends the answer has no text, so its log-probability has not been taken yet: it
+ * belongs to the message that it ends. */
 static fathom_err end(struct choice *c)
 {
     bool cut = responses_status_of(c->answer) == RESPONSES_INCOMPLETE;

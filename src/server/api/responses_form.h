@@ -9,7 +9,7 @@
 
 #include "server/api/answer.h"
 
-/* How much of it a written response object is. */
+/* Where in a written response object its output items are. */
 struct responses_part {
     size_t output_at, n_output; /* bytes of the array of output items */
 };
@@ -30,10 +30,10 @@ enum responses_status {
 fathom_err responses_write(struct buf *b, const struct answer *a, enum responses_status status,
                            const struct api_error *e, struct responses_part *part);
 
-/* responses_status_of - how an answer that has ended did so */
+/* responses_status_of - the status of an answer that has ended */
 enum responses_status responses_status_of(const struct answer *a);
 
-/* responses_end_item - what is being said ends here, incomplete */
+/* responses_end_item - close the open item as incomplete */
 fathom_err responses_end_item(struct answer *a);
 
 #endif

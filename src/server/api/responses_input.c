@@ -2,9 +2,9 @@
  *
  *   message (user, system, developer)   a message
  *   function_call_output                a tool message
- *   reasoning, message (assistant),     joined to one assistant message as long as nothing else
- *   function_call                       stands between; a second message, or reasoning after
- *                                       either, begins another
+ *   reasoning, message (assistant),     joined to one assistant message as long as no other item
+ *   function_call                       stands between. A message right behind a message begins a
+ *                                       new one, and so does reasoning behind a message or a call
  */
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 #include "base/json_arena.h"
 #include "server/api/request_field.h"
 
-/* Messages made so far, and the assistant's that more may be joined to. */
+/* The messages made so far, and the assistant's message to which more may be joined. */
 struct talk {
     struct field_context *x;
     json_t *messages;
@@ -183,8 +183,8 @@ static fathom_err add_reasoning(struct talk *t, const char *path, const json_t *
     return FATHOM_OK;
 }
 
-/* Arguments are a string that holds an object, or what a call that was cut off has left; values
- * beyond their limits are told with their place. */
+/* Checks arguments: a string that holds an object, or the beginning of one if the call was cut off.
+ * Values beyond the limits are refused with their place. */
 static fathom_err check_arguments(struct talk *t, const char *path, const json_t *arguments)
 {
     json_t *object = NULL;

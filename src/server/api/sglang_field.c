@@ -1,7 +1,8 @@
 /* sglang_field.c - the fields of /generate, SGLang's own endpoint
  *
- * Its sampling_params have a table of their own: other names, for the readers of a completion.
- * They, and what else may be a list, are read once the prompts are known.
+ * Its sampling_params have a table of their own, with other names for the readers of a completion.
+ * They, and other fields that may be a list with a value for each prompt, are read once the prompts
+ * are known.
  */
 #include <math.h>
 #include <string.h>
@@ -168,7 +169,7 @@ enum { N_OWN = sizeof own_fields / sizeof own_fields[0] };
 
 /* ---- rules --------------------------------------------------------------------------------- */
 
-/* What a member says of prompt i; a list of one value says it of all. */
+/* The value that a member has for prompt i; a list of one value holds for all prompts. */
 static json_t *value_for(const struct api_request *r, const char *name, size_t i)
 {
     json_t *v = json_object_get(r->root, name);
@@ -176,7 +177,7 @@ static json_t *value_for(const struct api_request *r, const char *name, size_t i
     return n ? json_array_get(v, n > 1 ? i : 0) : v;
 }
 
-/* Of the request, or of what prompt i has instead. */
+/* Reads the fields that may be a list, for prompt i, into `own`. */
 static fathom_err read_own(struct field_context *x, struct api_request *own, size_t i)
 {
     struct field_context of = {own, x->bounds, x->e};
@@ -188,7 +189,7 @@ static fathom_err read_own(struct field_context *x, struct api_request *own, siz
     const json_t *params = value_for(x->r, "sampling_params", i);
     bool is_unbounded = json_is_null(json_object_get(params, "max_new_tokens")); /* it is there */
     if (own->max_tokens < 0 && !is_unbounded) own->max_tokens = DEFAULT_NEW_TOKENS;
-    if (!s->logprobs) { /* the others say how it is done */
+    if (!s->logprobs) { /* without it, the others have no effect */
         own->prompt_logprobs = false;
         s->n_top_logprobs = 0;
     }
@@ -196,7 +197,7 @@ static fathom_err read_own(struct field_context *x, struct api_request *own, siz
     return FATHOM_OK;
 }
 
-/* Whether prompts have values of their own. */
+/* Finds out whether any field is a list with a value for each prompt. */
 static fathom_err find_lists(bool *any, struct field_context *x)
 {
     const size_t n_prompt = x->r->n_prompt;

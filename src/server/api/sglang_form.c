@@ -4,7 +4,7 @@
 #include "server/api/openai_chunk.h"
 #include "server/api/sse.h"
 
-/* While so many bytes wait for the client an event is left out: the next one holds what it has. */
+/* While more bytes than this wait for the client, an event is left out; the next one repeats it. */
 enum { WAITING_BYTES = 64 << 10 };
 
 static bool is_list(const struct answer *a)
@@ -58,7 +58,8 @@ static void write_logprobs(struct buf *b, const struct choice *c)
     openai_write_ids(b, "output_top_logprobs", &c->logprobs.top);
 }
 
-/* Its own if the client named each prompt; else the answer's, and which one of several it is. */
+/* The prompt's own id, if the client named each prompt; else the answer's, with the choice's number
+ * if there may be several. */
 static void write_id(struct buf *b, const struct choice *c)
 {
     const struct answer *a = c->answer;

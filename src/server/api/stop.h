@@ -1,7 +1,7 @@
 /* stop.h - stop strings, found in a stream that comes in pieces
  *
- * The stop string that is complete first ends the text. Of several that end at the same byte the
- * longest counts. The result depends on the bytes alone, never on the pieces.
+ * The stop string that is complete first ends the text. If several end at the same byte, the
+ * longest one counts. The result depends on the bytes alone, never on how they are cut into pieces.
  *
  * The longest suffix of the stream that is a proper prefix of a stop string is held back. Patterns
  * are whole characters of UTF-8, so a held part begins at a character.
@@ -31,14 +31,15 @@ void stop_set_destroy(struct stop_set *s);
 /* stop_set_text - pattern i, terminated */
 const char *stop_set_text(const struct stop_set *s, size_t i, size_t *n);
 
-/* Where one stream stands. Invariant: held.len == max of matched[] < the pattern's length. */
+/* The state of one stream. Invariant: held.len is the largest of matched[], and each matched[i] is
+ * less than the length of pattern i. */
 struct stop_matcher {
     const struct stop_set *set; /* borrowed; NULL: none */
     struct buf held;
     uint32_t matched[LIMIT_STOP_STRINGS]; /* bytes of each pattern that the stream ends with */
 };
 
-/* stop_matcher_init - at the begin of a stream; set is borrowed, NULL or empty passes all text.
+/* stop_matcher_init - begin a stream. set is borrowed; if it is NULL or empty, all text passes.
  * stop_matcher_free accepts a zeroed struct. */
 void stop_matcher_init(struct stop_matcher *m, const struct stop_set *set);
 void stop_matcher_free(struct stop_matcher *m);
@@ -51,7 +52,7 @@ void stop_matcher_free(struct stop_matcher *m);
 fathom_err stop_push(struct stop_matcher *m, const char *text, size_t n, bool include,
                      struct buf *out, int *hit);
 
-/* stop_flush - end of the stream: what is held is text after all */
+/* stop_flush - end the stream: the text that was held back is appended to *out */
 fathom_err stop_flush(struct stop_matcher *m, struct buf *out);
 
 #endif

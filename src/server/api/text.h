@@ -1,9 +1,9 @@
-/* text.h - tokens of one choice to text: detokenise, then look for stop strings
+/* text.h - turns tokens of one choice into text, in which stop strings are looked for
  *
  *   token --> detok (whole characters) --> stop (hold-back) --> text
  *
- * Stop strings count from the first token past min_tokens: what came before has been given out and
- * takes no part in a match.
+ * Stop strings count from the first token behind min_tokens on. Earlier text has been given out and
+ * is not part of a match.
  */
 #ifndef FATHOM_SERVER_API_TEXT_H
 #define FATHOM_SERVER_API_TEXT_H
@@ -36,7 +36,7 @@ struct text_stream {
 void text_init(struct text_stream *t, const struct text_options *o);
 void text_free(struct text_stream *t);
 
-/* text_push - append to *out the text that this token settles; t->hit tells of a stop string.
+/* text_push - append to *out the text that is final with this token; t->hit tells of a stop string.
  * Needs   t->hit < 0.
  * Errors  ENOMEM. */
 fathom_err text_push(struct text_stream *t, int32_t id, struct buf *out);

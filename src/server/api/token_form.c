@@ -1,10 +1,10 @@
-/* token_form.c - the forms of /tokenize and /detokenize: answers without a choice */
+/* token_form.c - the forms of /tokenize and /detokenize, whose answers have no choices */
 #include "base/fail.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "server/api/answer.h"
 
-/* The body, made while the prompt is there. */
+/* Makes room for the body, which is written at once, since the prompt is gone later. */
 static fathom_err open_body(struct answer *a, struct buf **out)
 {
     *out = a->own = mem_calloc(1, sizeof **out);

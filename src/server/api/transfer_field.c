@@ -1,12 +1,12 @@
 /* transfer_field.c - kv_transfer_params as proxies of vLLM send them, and SGLang's bootstrap fields
  *
- *   NIXL      {"do_remote_decode": true}                     another server will ask for the pages
+ *   NIXL      {"do_remote_decode": true}                     another server will fetch the pages
  *             {"do_remote_prefill": true, "remote_host": "a", "remote_port": 5600}
  *   Mooncake  the same, with "remote_bootstrap_addr": "http://a:5600" for host and port, or, as it
  *             was before, bootstrap_server_host and bootstrap_server_port
  *   SGLang    "bootstrap_host": "a", "bootstrap_port": 5600 in what both servers get
  *
- * Where both servers are asked at once, both get one transfer_id (Mooncake) or bootstrap_room
+ * If both servers are asked at once, both get the same transfer_id (Mooncake) or bootstrap_room
  * (SGLang). Other members are for engines whose pages have no names of their own, and have no
  * effect here.
  */
@@ -80,7 +80,7 @@ static fathom_err read_address(struct field_context *x, const json_t *v)
     return refuse(x, NAME ".remote_bootstrap_addr", "http://HOST:PORT");
 }
 
-/* Text and number are names as they are written. */
+/* A name made from a string or an integer, as it is written; 0: v is neither. */
 static uint64_t name_of(const json_t *v)
 {
     char digits[32];
@@ -93,7 +93,7 @@ static uint64_t name_of(const json_t *v)
     return hash_checksum(text, strlen(text)) | 1;
 }
 
-/* The member of that name, or of the other one if there is none. */
+/* The member `name`, or `other` if that is absent or null. */
 static const json_t *either(const json_t *v, const char *name, const char *other)
 {
     const json_t *member = json_object_get(v, name);
