@@ -15,8 +15,9 @@
 #include "model/config.h"
 #include "model/stages.h"
 
-/* A head that is wide in the checkpoint and one byte a weight here; its scales are a row's or a
- * block's. AUTO decides while it loads: planned is the larger. */
+/* Plans an output head that has at least two bytes a weight in the checkpoint and will have one
+ * here, with scales by row or by block. HEAD_AUTO decides only while loading, so the larger size is
+ * planned. */
 static void plan_head(struct weight_sizes *w, const struct model_loading *loading)
 {
     const uint64_t n = w->kind[WEIGHT_HEAD].n_parameter, was = w->kind[WEIGHT_HEAD].bytes;
@@ -115,7 +116,7 @@ static void plan_buffers(struct memory_plan *p, const struct engine_settings *s,
     if (s->backend == FATHOM_BACKEND_CUDA) p->step_bytes += (s->max_flight - 1) * layout.history;
 }
 
-/* A rank's share of the memory tier, where that lies in the memory that is planned. */
+/* A rank's share of the memory tier, if that lies in the memory that is planned. */
 static uint64_t ram_share(const struct memory_plan *p, const struct engine_settings *s)
 {
     return is_host(s) ? p->ram_bytes / settings_n_rank(s) : 0;
@@ -166,7 +167,7 @@ static void set_pages(struct memory_plan *p, const struct engine_settings *s, ui
     p->total_bytes = fixed_bytes(p, s) + p->kv_bytes;
 }
 
-/* The size that was given, in bytes or in pages; 0: none. */
+/* The size that was given for the cache, in bytes or in pages; 0: none was given. */
 static uint64_t given_bytes(const struct memory_plan *p, const struct engine_settings *s)
 {
     if (!s->kv_cache_pages) return s->kv_cache_bytes;
@@ -195,7 +196,7 @@ static void plan_cache(struct memory_plan *p, const struct engine_settings *s)
     ASSERT(p->n_page == 0 || p->total_bytes <= p->usable_bytes);
 }
 
-/* A cache of the size that was given, or none. */
+/* Refuses a plan whose cache is smaller than the size that was given. */
 static fathom_err check_given(const struct memory_plan *p, const struct engine_settings *s,
                               fathom_diag *d)
 {
@@ -220,8 +221,8 @@ static fathom_err check_given(const struct memory_plan *p, const struct engine_s
          (unsigned long long)p->kv_bytes, size_text(sizes[3], p->kv_bytes));
 }
 
-/* The share of memory that may be used is too small. Advice names what can be done: a larger share
- * only where the share is what is short, and a shorter request only where one fits. */
+/* The share of memory that may be used is too small. The advice names only what helps: a larger
+ * share if the free memory is enough, and a shorter request if one fits. */
 static fathom_err refuse_share(const struct memory_plan *p, const struct engine_settings *s,
                                uint64_t need, fathom_diag *d)
 {
@@ -252,7 +253,7 @@ static fathom_err refuse_share(const struct memory_plan *p, const struct engine_
          "take a machine with more memory free");
 }
 
-/* The answer to a model that does not fit: the smallest change of each kind. */
+/* Refuses a plan in which not one request fits, and names the smallest change of each kind. */
 static fathom_err refuse(const struct memory_plan *p, const struct engine_settings *s,
                          fathom_diag *d)
 {
@@ -320,7 +321,7 @@ fathom_err memory_check_host(const struct memory_plan *p, const struct engine_se
          (unsigned long long)p->ram_bytes, (unsigned long long)available);
 }
 
-/* The parts make up the totals. */
+/* Checks that the parts make up the totals. */
 static void check_sums(const struct memory_plan *p, const struct engine_settings *s)
 {
     uint64_t buffers_bytes = 0;
@@ -331,7 +332,7 @@ static void check_sums(const struct memory_plan *p, const struct engine_settings
                                  p->padding_bytes + ram_share(p, s));
 }
 
-/* Whether the checkpoint's weights can be computed with as the settings say. */
+/* Checks that the backend can compute with the checkpoint's weights as the settings say. */
 static fathom_err check_weights(const struct engine_settings *s, const struct model_config *config,
                                 const struct checkpoint *c, fathom_diag *d)
 {
@@ -349,7 +350,7 @@ static fathom_err check_weights(const struct engine_settings *s, const struct mo
     return c ? weights_check_served(c, config, &use, d) : FATHOM_OK;
 }
 
-/* The plan of a rank, as if it had no other stages beside it. */
+/* Makes the plan of one rank, without regard to other stages. */
 static fathom_err plan_rank(struct memory_plan *out, const struct engine_settings *s,
                             const struct model_config *config, const struct checkpoint *c,
                             uint64_t available_bytes, fathom_diag *d)
@@ -374,7 +375,7 @@ static fathom_err plan_rank(struct memory_plan *out, const struct engine_setting
     return FATHOM_OK;
 }
 
-/* The answer to a stage that is too large; of one stage the same without its number. */
+/* Refuses a stage that does not fit; if there are several, the message names it. */
 static fathom_err check_stage(const struct memory_plan *p, const struct engine_settings *s,
                               fathom_diag *d)
 {
@@ -415,7 +416,7 @@ fathom_err memory_plan_make(struct memory_plan *out, const struct engine_setting
         tightest = plan;
         i_tightest = i;
     }
-    out->n_stage = n_stage; /* all have as many pages as the one that has room for least */
+    out->n_stage = n_stage; /* all have as many pages as the one with the least room */
     set_pages(out, s, tightest.n_page);
     check_sums(out, s);
     for (uint32_t i = 0; i < n_stage; i++) {
@@ -454,11 +455,12 @@ static fathom_err make(struct memory_plan *out, const struct engine_settings *s,
     return memory_plan_make_here(out, s, config, c, d);
 }
 
-/* The same with more requests at once, where the cache is hardly smaller for it. */
+/* Lets more requests run at once, if that makes the cache hardly smaller. */
 static void fit_seqs(struct memory_plan *p, struct engine_settings *s,
                      const struct model_config *config, const struct checkpoint *c)
 {
-    enum { PART = 16 }; /* of the cache; V3.2 over 8 GPUs of 141 GB: a 60th, with drafts a 37th */
+    /* at most a 16th of the cache may go; V3.2 over 8 GPUs of 141 GB: a 60th, with drafts a 37th */
+    enum { PART = 16 };
     struct engine_settings more = *s;
     struct memory_plan plan;
     fathom_diag why = {{0}};

@@ -120,7 +120,7 @@ void request_note_end(struct hub_request *r, CURLcode code)
     }
 }
 
-/* Of what goes wrong on the way, that which another attempt may mend. */
+/* Whether another attempt may succeed after this error. */
 static bool may_pass(CURLcode code)
 {
     switch (code) {

@@ -45,7 +45,7 @@ struct download {
 
 /* ---- one file ------------------------------------------------------------------------------- */
 
-/* A hub that does not go on from the middle sends all. */
+/* A hub that does not support ranges sends the whole file: then it is begun anew. */
 static fathom_err look_at_answer(struct transfer *t)
 {
     struct download *w = t->download;
@@ -154,7 +154,7 @@ static fathom_err start(struct transfer *t)
     return err;
 }
 
-/* A request has come to its end. */
+/* Takes the end of a request. */
 static fathom_err take_end(struct transfer *t, CURLcode code)
 {
     struct download *w = t->download;
@@ -222,8 +222,8 @@ static int compare_sizes(const void *a, const void *b)
     return x->file->size < y->file->size ? -1 : x->file->size > y->file->size;
 }
 
-/* Files of the same contents are one transfer; small ones go first, so that a name that is wrong is
- * told early. */
+/* Files with the same contents are one transfer. Small files go first, so that an error that hits
+ * all files is seen early. */
 static fathom_err list_transfers(struct download *w)
 {
     const struct hub_listing *l = w->listing;

@@ -1,4 +1,4 @@
-/* listing.h - what a repository holds, as a hub's JSON tells it; nothing of it is trusted */
+/* listing.h - the files of a repository, as a hub's JSON lists them; none of it is trusted */
 #ifndef FATHOM_HUB_LISTING_H
 #define FATHOM_HUB_LISTING_H
 
@@ -24,7 +24,7 @@ struct hub_listing {
     char commit[HUB_SUM_BYTES]; /* what the snapshot is called */
     struct hub_file *files;     /* [n_file] */
     size_t n_file;
-    size_t n_left_out; /* weights that no program here reads: GGUF, PyTorch's, ... */
+    size_t n_left_out; /* weights in forms that fathom does not read: GGUF, PyTorch's, ... */
 };
 
 /* listing_read - Hugging Face's answer to /api/models/ORG/NAME/revision/REVISION?blobs=true
@@ -33,12 +33,12 @@ struct hub_listing {
  *         ENOMEM. */
 fathom_err listing_read(struct hub_listing *l, const char *text, size_t n, fathom_diag *d);
 
-/* listing_read_modelscope - ModelScope's to /api/v1/models/ORG/NAME/repo/files; its snapshot is
- * called by a digest of all names and sums, since the answer has no commit */
+/* listing_read_modelscope - ModelScope's answer to /api/v1/models/ORG/NAME/repo/files. It has no
+ * commit, so the snapshot is named by a digest of all paths and sums. */
 fathom_err listing_read_modelscope(struct hub_listing *l, const char *text, size_t n,
                                    fathom_diag *d);
 
-/* listing_bytes - of all files */
+/* listing_bytes - the sizes of all files together */
 uint64_t listing_bytes(const struct hub_listing *l);
 void listing_free(struct hub_listing *l); /* accepts a zeroed one */
 

@@ -20,21 +20,23 @@ struct partial {
     gnutls_hash_hd_t hash;       /* of them */
 };
 
-/* partial_open - what is there of the file is read and hashed; longer than it may be: begun anew
+/* partial_open - open the file, and read and hash what is there of it; if that is more than the
+ * file has, it is begun anew
  * Errors  EIO, ELIMIT, EINVAL. */
 fathom_err partial_open(struct partial *p, const struct hub_store *s, const struct hub_file *f,
                         fathom_diag *d);
 
-/* partial_add - more bytes; ELIMIT: the disk is full; EFORMAT: more than the file has; EIO */
+/* partial_add - append bytes; ELIMIT: the disk is full; EFORMAT: more than the file has; EIO */
 fathom_err partial_add(struct partial *p, const void *bytes, size_t n, fathom_diag *d);
 
-/* partial_restart - as if nothing had come */
+/* partial_restart - drop what is there, and begin anew */
 fathom_err partial_restart(struct partial *p, fathom_diag *d);
 
-/* partial_finish - EFORMAT: the bytes are not those of the listing; they are gone then. EIO. */
+/* partial_finish - give the file its name. EFORMAT: its sum is not the listed one, and it is
+ * removed. EIO. */
 fathom_err partial_finish(struct partial *p, fathom_diag *d);
 
-/* partial_close - what is there stays; accepts a closed one */
+/* partial_close - close the file; what is there stays. Accepts a closed one. */
 void partial_close(struct partial *p);
 
 #endif

@@ -13,10 +13,10 @@
 #include "hub/download.h"
 #include "hub/partial.h"
 
-/* What goes on beside the files: links, and blocks of the file system. */
+/* What is needed on the disk besides the files: links, and blocks of the file system. */
 static const uint64_t spare_bytes = 16 << 20;
 
-/* Of names only what they have: it becomes a path and a part of a URL. */
+/* Allows only characters that names have, because the name becomes a path and a part of a URL. */
 static bool is_name(const char *s)
 {
     if (!isalnum((unsigned char)s[0]) || strlen(s) > 200 || strstr(s, "..")) return false;
@@ -63,7 +63,8 @@ done:
     return err;
 }
 
-/* Bytes of the listing that are in the cache, whole files and parts of others. */
+/* Counts the bytes of the listing that are in the cache: of whole files, and in *parts of
+ * others. */
 static uint64_t count_there(const struct hub_store *s, const struct hub_listing *l, uint64_t *parts)
 {
     uint64_t whole = 0;

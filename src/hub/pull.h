@@ -6,7 +6,7 @@
  *                                  /refs/REVISION         the commit that "main" means
  *
  * Files come in parallel and go on where they stopped. A file is checked before it takes its name,
- * and the snapshot is made when all of them are there: it is whole, or not there.
+ * and the snapshot is made when all of them are there, so a snapshot has all files.
  */
 #ifndef FATHOM_HUB_PULL_H
 #define FATHOM_HUB_PULL_H
@@ -23,12 +23,14 @@ struct hub_result {
     uint64_t fetched_bytes;
 };
 
-/* hub_pull - the whole repository but what HUB leaves out, or an error and parts to go on from
+/* hub_pull - fetch all of a repository, except for files that the listing leaves out. After an
+ * error, what has come is kept, and another call goes on from there.
  *
- * Errors  EINVAL: a name or a revision that cannot be one. ENOTFOUND: the hub has none, or shows
- *         it to nobody without a key. EBUSY: another pull of it runs. EFORMAT: the listing is not
- *         sound, or a file had another sum twice. ELIMIT: the disk is too small. EIO: hub or disk
- *         do not work; each request has been tried five times. ENOMEM.
+ * Errors  EINVAL: a name or a revision that cannot be one. ENOTFOUND: the hub does not have it, or
+ *         does not show it without a key. EBUSY: another pull of it runs. EFORMAT: the listing is
+ *         malformed, or a file came twice with a sum that is not the listed one. ELIMIT: the disk
+ *         is too small, or the listing too large. EIO: hub or disk do not work; each request has
+ *         been tried five times. ENOMEM.
  * Cost    every byte is hashed as it comes; one thread. */
 fathom_err hub_pull(struct hub_result *out, const struct hub_order *o, fathom_diag *d);
 

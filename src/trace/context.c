@@ -5,7 +5,7 @@
 
 enum { VERSION_AT = 0, TRACE_AT = 3, SPAN_AT = 36, FLAGS_AT = 53, END_AT = 55 };
 
-/* Lower case alone, as the specification has it; -1: no digit. */
+/* The value of a hexadecimal digit, in lower case as the specification demands; -1: it is none. */
 static int digit(char c)
 {
     if (c >= '0' && c <= '9') return c - '0';
@@ -32,7 +32,7 @@ static bool is_zero(const uint8_t *bytes, int n)
     return true;
 }
 
-/* Later versions may say more behind a further dash. */
+/* Later versions of the format may have more behind another dash. */
 static bool read_all(struct trace_context *c, const char *text)
 {
     uint8_t version = 0, flags = 0;

@@ -1,7 +1,8 @@
 /* exporter.c - a ring of spans, and one thread that posts them
  *
- * Invariants (check): n <= QUEUE; the spans that wait are ring[first .. first + n), round the end.
- * The ring, its counts and is_ending are under `lock`; all else is the thread's, or fixed.
+ * Invariants (check): n <= QUEUE. The spans that wait are ring[first .. first + n), modulo QUEUE.
+ * The ring, its counts, `random` and end_us are guarded by `lock`. Everything else belongs to the
+ * thread or does not change.
  */
 #include "trace/exporter.h"
 
@@ -26,11 +27,11 @@
 enum {
     QUEUE = 2048,
     BATCH = 512,
-    GATHER_US = 1000000, /* from the first span that waits to the message */
+    GATHER_US = 1000000, /* how long the first span waits for others before a message is sent */
     TRIES = 4,
-    PAUSE_US = 1000000, /* behind the first try in vain; doubled behind each */
+    PAUSE_US = 1000000, /* after the first try that fails; doubled after each */
     POST_MS = 10000,
-    LAST_US = 3000000, /* for what waits at the end */
+    LAST_US = 3000000, /* time for sending what still waits at the end */
     TELL_US = 60000000,
     FRAME_BYTES = 5, /* gRPC: no compression, and the message's length */
 };
@@ -49,7 +50,7 @@ struct trace_exporter {
     struct otlp_ids *ids;    /* [QUEUE] */
     size_t first, n;
     uint64_t random; /* ids are drawn from it */
-    uint64_t end_us; /* 0: it goes on; else by when the thread has ended */
+    uint64_t end_us; /* 0: it goes on; else the time by which the thread is to end */
 
     atomic_uint_fast64_t n_sent, n_lost;
 
@@ -61,8 +62,8 @@ struct trace_exporter {
     int grpc_status;
     char reason[128]; /* grpc-message */
     char cause[CURL_ERROR_SIZE];
-    uint64_t told_us; /* when it was last told that spans are lost; 0: none are */
-    uint64_t n_told;  /* of n_lost by then */
+    uint64_t told_us; /* when the last line about lost spans was logged; 0: none was */
+    uint64_t n_told;  /* n_lost at that time */
 };
 
 static void check(const struct trace_exporter *x)
@@ -125,7 +126,7 @@ static size_t pass_over(char *bytes, size_t one, size_t n, void *arg)
     return one * n;
 }
 
-/* Lines of the head, and of trailers; they do not end with a NUL. */
+/* Called for each line of the head and of trailers; a line does not end with a NUL. */
 static size_t take_line(char *bytes, size_t one, size_t n, void *arg)
 {
     struct trace_exporter *x = arg;
@@ -149,7 +150,7 @@ static size_t take_line(char *bytes, size_t one, size_t n, void *arg)
     return n;
 }
 
-/* The end has come, and what is left of the time for it is over. */
+/* Whether the exporter is to end and the time for that is over. */
 static bool is_over(struct trace_exporter *x)
 {
     (void)pthread_mutex_lock(&x->lock);
@@ -158,7 +159,7 @@ static bool is_over(struct trace_exporter *x)
     return end_us && clock_now_us() >= end_us;
 }
 
-/* libcurl asks it about once a second, and when something moves. */
+/* libcurl calls this about once a second, and when data moves; true ends the request. */
 static int look_for_end(void *arg, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t e)
 {
     (void)a, (void)b, (void)c, (void)e;
@@ -182,11 +183,11 @@ static fathom_err write_body(struct trace_exporter *x, size_t n)
 
 enum outcome { TAKEN, LATER, NEVER };
 
-/* What the collector says; x->cause tells what it is not content with. */
+/* What the collector's answer means; if it refuses, x->cause says why. */
 static enum outcome judge(struct trace_exporter *x, long status)
 {
     /* CANCELLED, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, ABORTED, OUT_OF_RANGE, UNAVAILABLE and
-     * DATA_LOSS may pass */
+     * DATA_LOSS: another try may succeed */
     static const unsigned passing =
         1u << 1 | 1u << 4 | 1u << 8 | 1u << 10 | 1u << 11 | 1u << 14 | 1u << 15;
     if (status != 200) {
@@ -237,7 +238,7 @@ static void wait_until(struct trace_exporter *x, uint64_t until_us)
     (void)pthread_cond_timedwait(&x->change, &x->lock, &at);
 }
 
-/* Returns how many spans are in the batch; 0: nothing waits, and it ends. */
+/* Returns how many spans are in the batch; 0: none wait, and the exporter is to end. */
 static size_t take_batch(struct trace_exporter *x)
 {
     (void)pthread_mutex_lock(&x->lock);
@@ -256,7 +257,7 @@ static size_t take_batch(struct trace_exporter *x)
     return n;
 }
 
-/* Returns false when there is no time for another try. */
+/* Returns false if the exporter is to end, so that there is no time for another try. */
 static bool pause_before_a_try(struct trace_exporter *x, uint64_t pause_us)
 {
     const uint64_t next_us = clock_now_us() + pause_us;

@@ -4,9 +4,9 @@
  *    \                                             |  \--it cannot be had for now--> again, 3 times
  *     \--2048 wait--> (lost)                       \--refused, or 4 times in vain--> (lost)
  *
- * Nobody waits for the collector: a span for which there is no room is lost, and counted. What is
- * lost is told in the log once a minute. Spans are put by any thread, without a system call but
- * that of a lock somebody else has.
+ * Nobody waits for the collector: a span for which there is no room is lost, and counted. A line in
+ * the log tells of lost spans, once a minute at most. Any thread may put spans; that needs no
+ * system call, unless another thread holds the lock.
  */
 #ifndef FATHOM_TRACE_EXPORTER_H
 #define FATHOM_TRACE_EXPORTER_H
@@ -16,7 +16,7 @@
 
 struct trace_exporter;
 
-/* trace_exporter_create - NULL in *out when the words have no endpoint
+/* trace_exporter_create - start an exporter; *out is NULL if the words have no endpoint
  * Errors  those of trace_setup_read; EINVAL: gRPC, and a libcurl without HTTP/2; EIO. */
 fathom_err trace_exporter_create(struct trace_exporter **out, const struct trace_words *w,
                                  fathom_diag *d);
@@ -24,11 +24,12 @@ fathom_err trace_exporter_create(struct trace_exporter **out, const struct trace
 /* trace_exporter_destroy - send what waits, for 3 s at most; accepts NULL */
 void trace_exporter_destroy(struct trace_exporter *x);
 
-/* trace_exporter_put - unless its trace is not recorded; accepts a NULL exporter
- * Cost    some 0.2 us, and a copy. */
+/* trace_exporter_put - hand a span over, unless its trace is not recorded; accepts a NULL exporter
+ * Cost    about 0.2 us, and a copy. */
 void trace_exporter_put(struct trace_exporter *x, const struct trace_span *span);
 
-/* trace_exporter_counts - spans that collectors have taken, and those lost; zeros of NULL */
+/* trace_exporter_counts - how many spans the collector has taken, and how many are lost; both are 0
+ * for a NULL exporter */
 struct trace_counts {
     uint64_t n_sent, n_lost;
 };

@@ -58,7 +58,8 @@ static void put_text(struct buf *b, unsigned field, const char *text)
     put_bytes(b, field, text, strlen(text));
 }
 
-/* A message that has been written apart. It is freed; what it lacked for is told by *b. */
+/* Appends a message that was written apart, and frees it. If writing it failed, *b has failed
+ * too. */
 static void put_message(struct buf *b, unsigned field, struct buf *message)
 {
     put_bytes(b, field, buf_str(message), message->len);
@@ -111,7 +112,7 @@ static void put_sizes(struct buf *b, const struct trace_span *s)
     attribute_int(b, SPAN_ATTRIBUTE, "gen_ai.usage.cached_tokens", s->n_cached);
 }
 
-/* As it was asked for: 0.6, not the float that is nearest to it. */
+/* The number as the client wrote it: 0.6, not the nearest float. */
 static double decimal(float x)
 {
     char text[32];

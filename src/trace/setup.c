@@ -22,7 +22,7 @@ static int hex(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* In place. What is no %XX stays as it is, %00 too. */
+/* Decodes %XX in place. Anything else stays as it is, %00 too. */
 static void decode(char *text)
 {
     char *out = text;
@@ -45,7 +45,8 @@ static char *trim(char *text)
     return text;
 }
 
-/* Of headers a line's end in a value would begin another one. */
+/* Reads KEY=VALUE pairs. A line's end is refused, because in a header it would begin another
+ * one. */
 static fathom_err read_pairs(struct trace_pairs *out, const char *text, const char *variable,
                              fathom_diag *d)
 {
@@ -75,7 +76,7 @@ static fathom_err read_pairs(struct trace_pairs *out, const char *text, const ch
     return FATHOM_OK;
 }
 
-/* OTEL_SERVICE_NAME holds over the list. */
+/* OTEL_SERVICE_NAME wins over the list. */
 static fathom_err name_service(struct trace_setup *s, const char *service, fathom_diag *d)
 {
     struct trace_pairs *list = &s->resource;
@@ -102,7 +103,7 @@ static fathom_err wrong_endpoint(const char *endpoint, const char *why, fathom_d
          endpoint, why);
 }
 
-/* Which of the two protocols, if the variable says it. */
+/* Sets the protocol, if the variable names one. */
 static fathom_err read_protocol(bool *is_grpc, const char *protocol, fathom_diag *d)
 {
     if (!protocol) return FATHOM_OK;
@@ -112,7 +113,7 @@ static fathom_err read_protocol(bool *is_grpc, const char *protocol, fathom_diag
          "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL %.100s: needed is grpc or http/protobuf", protocol);
 }
 
-/* From what is given to the address that is posted to. */
+/* Makes the address to post to out of the one that was given. */
 static fathom_err turn_url(CURLU *u, struct trace_setup *s, const struct trace_words *w,
                            fathom_diag *d)
 {

@@ -42,18 +42,19 @@ struct trace_setup {
     const char *certificate; /* of authorities, PEM; NULL: the system's */
     struct trace_pairs headers;
     struct trace_pairs resource; /* service.name among them */
-    bool by_parent;              /* a request in a trace is recorded if that is */
-    uint64_t bound;              /* of other requests: those whose trace's last 8 bytes, as a
-                                    number, are below; UINT64_MAX: all */
+    bool by_parent;              /* a request that is part of a trace is recorded if the trace is */
+    uint64_t bound;              /* other requests are recorded if the last 8 bytes of their trace
+                                    id, as a number, are below this; UINT64_MAX: all are */
 };
 
-/* trace_setup_read - closed with trace_setup_free, after an error too
+/* trace_setup_read - read the words; release with trace_setup_free, after an error too
  * Needs   an endpoint.
- * Errors  EINVAL: what cannot be served, by the name of the option or variable; ENOMEM. */
+ * Errors  EINVAL: a word that is malformed or not supported; the message names the option or
+ *         variable. ENOMEM. */
 fathom_err trace_setup_read(struct trace_setup *out, const struct trace_words *w, fathom_diag *d);
 void trace_setup_free(struct trace_setup *s);
 
-/* trace_setup_samples - is a request of this trace recorded? */
+/* trace_setup_samples - whether a request of this trace is recorded */
 bool trace_setup_samples(const struct trace_setup *s, const struct trace_context *parent,
                          const uint8_t trace_id[TRACE_ID_BYTES]);
 
