@@ -51,7 +51,14 @@ static fathom_err read_key(struct kv_events_settings *e, const char *key, const 
         return FATHOM_OK;
     }
     if (strcmp(key, "publisher") == 0) return read_publisher(v, &e->is_null, d);
-    if (strcmp(key, "endpoint") == 0) return read_text(key, v, e->endpoint, d);
+    if (strcmp(key, "endpoint") == 0) {
+        TRY(read_text(key, v, e->endpoint, d));
+        if (!e->endpoint[0])
+            FAIL(d, FATHOM_EINVAL,
+                 OPTION ": %s is empty, needed is tcp://HOST:PORT, tcp://*:PORT or ipc://PATH",
+                 key);
+        return FATHOM_OK;
+    }
     if (strcmp(key, "replay_endpoint") == 0) return read_text(key, v, e->replay_endpoint, d);
     if (strcmp(key, "topic") == 0) return read_text(key, v, e->topic, d);
     if (strcmp(key, "buffer_steps") == 0) return read_count(key, v, &o->buffer_steps, d);
@@ -83,6 +90,6 @@ fathom_err kv_events_parse(struct kv_events_settings *s, fathom_diag *d)
         }
     }
     json_decref(root);
-    s->is_set = s->is_set && !s->is_null && s->endpoint[0];
+    s->is_set = s->is_set && !s->is_null;
     return err;
 }

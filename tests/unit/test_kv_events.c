@@ -72,6 +72,8 @@ static void bad_values_are_refused_by_their_name(void **state)
         {"{\"enable\":true}", "\"enable\" is not known; there are enable_kv_cache_events"},
         {"{\"enable_kv_cache_events\":1}", "enable_kv_cache_events has to be true or false"},
         {"{\"publisher\":\"nats\"}", "publisher is \"nats\", needed is zmq or null"},
+        {"{\"endpoint\":\"\"}", "endpoint is empty, needed is tcp://HOST:PORT"},
+        {"{\"endpoint\":null}", "endpoint is empty"},
         {"{\"endpoint\":5557}", "endpoint has to be a string"},
         {"{\"buffer_steps\":0}", "buffer_steps has to be a number from 1 to 1000000"},
         {"{\"hwm\":\"many\"}", "hwm has to be a number"},
