@@ -15,7 +15,7 @@ typedef struct fathom_event_stats {
                             the cache was reset, and after an */
     uint64_t n_overflow; /* event that had no room; then all that is there is told anew */
     uint64_t n_batch;    /* that these were sent in */
-    uint64_t n_replay;   /* answers given to subscribers that had missed some */
+    uint64_t n_replay;   /* whole answers to subscribers that had missed some */
 } fathom_event_stats;
 
 #ifdef __cplusplus

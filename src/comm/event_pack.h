@@ -14,7 +14,10 @@
 #include "base/buf.h"
 #include "kv/page_feed.h"
 
-/* event_pack - a batch of n events, appended
+/* Bytes of n events in a batch are n of these at most. */
+enum { EVENT_PACK_BYTES = KV_PAGE_TOKENS * 5 + 96 };
+
+/* event_pack - a batch of n events, n > 0, appended
  *
  * Pages that were stored one after the other, each the parent of the next, become one event; so do
  * pages that were removed one after the other.

@@ -62,13 +62,14 @@ void event_publisher_wake(struct event_publisher *p);
 struct event_publisher_stats {
     uint64_t n_event[PAGE_CLEARED + 1]; /* sent, of each kind */
     uint64_t n_batch;                   /* that they were in */
-    uint64_t n_replay;                  /* answers given */
+    uint64_t n_replay;                  /* whole answers */
 };
 
 /* event_publisher_get_stats - so far; any thread */
 void event_publisher_get_stats(const struct event_publisher *p, struct event_publisher_stats *out);
 
-/* event_publisher_close - what the feeds have is sent; accepts NULL */
+/* event_publisher_close - what the feeds have is handed to the library; it waits for no subscriber
+ * to take that. Accepts NULL. */
 void event_publisher_close(struct event_publisher *p);
 
 #endif

@@ -105,6 +105,28 @@ static void a_long_chain_is_one_event(void **state)
     buf_free(&b);
 }
 
+/* No two of them become one event, and every number needs all its bytes. */
+static void no_batch_is_longer_than_it_may_be(void **state)
+{
+    (void)state;
+    enum { N = 256 };
+    struct page_event *e = mem_calloc(N, sizeof *e);
+    assert_non_null(e);
+    for (uint32_t i = 0; i < N; i++) {
+        e[i] = (struct page_event){
+            .kind = PAGE_STORED, .page = UINT64_MAX - i, .parent = UINT64_MAX / 2};
+        for (uint32_t k = 0; k < KV_PAGE_TOKENS; k++) e[i].ids[k] = INT32_MAX;
+    }
+    for (uint32_t n = 1; n <= N; n += N - 1) {
+        struct buf b = {0};
+        assert_int_equal(event_pack(&b, 0, e, n, UINT32_MAX), FATHOM_OK);
+        assert_true(b.len > n * KV_PAGE_TOKENS * (size_t)5);
+        assert_true(b.len <= n * (size_t)EVENT_PACK_BYTES);
+        buf_free(&b);
+    }
+    mem_free(e);
+}
+
 static void without_memory_it_says_so(void **state)
 {
     (void)state;
@@ -120,6 +142,7 @@ int main(void)
         cmocka_unit_test(events_are_arrays_and_runs_are_one),
         cmocka_unit_test(more_than_15_pages_and_a_rank_above_127),
         cmocka_unit_test(a_long_chain_is_one_event),
+        cmocka_unit_test(no_batch_is_longer_than_it_may_be),
         cmocka_unit_test(without_memory_it_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

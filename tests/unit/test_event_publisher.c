@@ -17,7 +17,8 @@
 #include "comm/zmq.h"
 #include "support/patience.h"
 
-enum { ZMQ_DEALER = 5, ZMQ_RCVTIMEO = 27, TIMEOUT_MS = 120000 };
+enum { ZMQ_DEALER = 5, ZMQ_ROUTING_ID = 5, ZMQ_RCVHWM = 24, ZMQ_RCVTIMEO = 27 };
+enum { TIMEOUT_MS = 120000, LARGE_PAGES = 64 };
 
 /* ---- batches that are kept ------------------------------------------------------------------ */
 
@@ -113,11 +114,14 @@ static void close_fixture(struct fixture *f)
     assert_int_equal(rmdir(f->dir), 0);
 }
 
-static void *connect_to(struct fixture *f, const char *endpoint)
+/* A socket that takes n_hold messages before they are read; name NULL: it has none. */
+static void *connect_to(struct fixture *f, const char *endpoint, const char *name, int n_hold)
 {
     const int timeout_ms = TIMEOUT_MS, none = 0;
     void *s = f->zmq.zmq_socket(f->context, ZMQ_DEALER);
     assert_non_null(s);
+    if (name) assert_int_equal(f->zmq.zmq_setsockopt(s, ZMQ_ROUTING_ID, name, strlen(name)), 0);
+    assert_int_equal(f->zmq.zmq_setsockopt(s, ZMQ_RCVHWM, &n_hold, sizeof n_hold), 0);
     assert_int_equal(f->zmq.zmq_setsockopt(s, ZMQ_RCVTIMEO, &timeout_ms, sizeof timeout_ms), 0);
     assert_int_equal(f->zmq.zmq_setsockopt(s, ZMQ_LINGER, &none, sizeof none), 0);
     assert_int_equal(f->zmq.zmq_connect(s, endpoint), 0);
@@ -126,15 +130,15 @@ static void *connect_to(struct fixture *f, const char *endpoint)
 
 /* Frames of a number and a batch; returns the batch's bytes, 0 at the end. */
 static int take_answer(struct fixture *f, void *socket, bool has_delimiter, uint64_t *number,
-                       char batch[4096])
+                       char *batch, size_t n_max)
 {
     unsigned char text[8];
     *number = 0;
     if (has_delimiter) assert_int_equal(f->zmq.zmq_recv(socket, text, sizeof text, 0), 0);
     assert_int_equal(f->zmq.zmq_recv(socket, text, sizeof text, 0), 8);
     for (int i = 0; i < 8; i++) *number = *number << 8 | text[i];
-    const int n = f->zmq.zmq_recv(socket, batch, 4096, 0);
-    assert_true(n >= 0 && n <= 4096);
+    const int n = f->zmq.zmq_recv(socket, batch, n_max, 0);
+    assert_true(n >= 0 && (size_t)n <= n_max);
     return n;
 }
 
@@ -150,10 +154,10 @@ static void nobody_waits(void *arg)
     (void)arg;
 }
 
-static struct page_feed *make_feed(void)
+static struct page_feed *make_feed(uint32_t n_page, uint32_t n_event)
 {
     const struct page_feed_config c = {
-        .n_page = 64, .n_key_id = KV_PAGE_TOKENS, .n_event = 16, .secret = {3, 4}};
+        .n_page = n_page, .n_key_id = KV_PAGE_TOKENS, .n_event = n_event, .secret = {3, 4}};
     struct page_feed *feed;
     assert_int_equal(page_feed_create(&feed, &c, NULL), FATHOM_OK);
     return feed;
@@ -186,7 +190,7 @@ static void check_answers(struct fixture *f, void *socket, bool has_delimiter)
     for (unsigned char first = 0; first <= 11; first++) {
         uint64_t next = first < 7 ? 6 : first;
         ask_from(f, socket, has_delimiter, first);
-        for (; take_answer(f, socket, has_delimiter, &number, batch) > 0; next++) {
+        for (; take_answer(f, socket, has_delimiter, &number, batch, sizeof batch) > 0; next++) {
             /* behind the array of three, the time and the array of one event */
             const bool is_cleared = memcmp(batch + 11,
                                            "\x91\xb0"
@@ -198,6 +202,70 @@ static void check_answers(struct fixture *f, void *socket, bool has_delimiter)
         assert_true(number == UINT64_MAX);
         assert_int_equal(next, first <= 10 ? 10 : first);
     }
+}
+
+/* A lane whose batches are large, and different. */
+static void publish_large(struct event_publisher *p, struct page_feed *feed, uint32_t n,
+                          const int32_t *ids)
+{
+    struct event_publisher_stats s = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t end_us = 0;
+        for (uint32_t page = 0; page < LARGE_PAGES; page++)
+            page_feed_publish(feed, page, page > 0 ? page - 1 : UINT32_MAX, i, 0, ids);
+        assert_false(page_feed_tell(feed, i, 2 * LARGE_PAGES));
+        event_publisher_wake(p);
+        do {
+            event_publisher_get_stats(p, &s);
+        } while (s.n_event[PAGE_STORED] < LARGE_PAGES * (i + 1) && keep_waiting(&end_us));
+        page_feed_void(feed);
+    }
+}
+
+/* Five whole answers, of which the publisher holds but a few messages for each asker: those who ask
+ * and do not read keep nobody from an answer, and get theirs when they do. */
+static void answers_wait_for_their_reader_and_are_whole(void **state)
+{
+    (void)state;
+    enum { N = 200, ASKED = 5, N_IDLE = 5 };
+    static int32_t ids[KV_PAGE_TOKENS];
+    static char batch[PUBLISHER_BATCH_EVENTS * 416];
+    struct fixture f;
+    struct event_publisher *p;
+    struct event_publisher_stats s;
+    void *idle[N_IDLE];
+    uint64_t number, next;
+    if (!open_fixture(&f)) skip();
+    const struct event_publisher_config c = {.endpoint = f.endpoint,
+                                             .replay_endpoint = f.replay,
+                                             .topic = "",
+                                             .n_kept = 10 * N,
+                                             .hwm = 1,
+                                             .n_lane = 1};
+    for (int i = 0; i < KV_PAGE_TOKENS; i++) ids[i] = 100000 + i;
+    assert_int_equal(event_publisher_open(&p, &c, NULL), FATHOM_OK);
+    struct page_feed *feed = make_feed(LARGE_PAGES, 4 * LARGE_PAGES);
+    assert_int_equal(event_publisher_start(p, &feed, nobody_waits, NULL, NULL), FATHOM_OK);
+    publish_large(p, feed, N, ids);
+    for (int i = 0; i < N_IDLE; i++) {
+        idle[i] = connect_to(&f, f.replay, NULL, 1);
+        ask_from(&f, idle[i], false, 0);
+    }
+    void *socket = connect_to(&f, f.replay, NULL, 1);
+    for (int i = 0; i < ASKED; i++) ask_from(&f, socket, true, 0);
+    for (int i = 0; i < ASKED; i++) {
+        for (next = 0; take_answer(&f, socket, true, &number, batch, sizeof batch) > 0; next++)
+            assert_int_equal(number, next);
+        assert_true(number == UINT64_MAX);
+        assert_true(next >= N);
+    }
+    event_publisher_get_stats(p, &s);
+    assert_in_range(s.n_replay, ASKED - 1, ASKED); /* none of the idle ones */
+    for (int i = 0; i < N_IDLE; i++) assert_int_equal(f.zmq.zmq_close(idle[i]), 0);
+    assert_int_equal(f.zmq.zmq_close(socket), 0);
+    event_publisher_close(p);
+    page_feed_destroy(feed);
+    close_fixture(&f);
 }
 
 static void who_missed_some_gets_them_or_is_told_to_forget(void **state)
@@ -215,10 +283,10 @@ static void who_missed_some_gets_them_or_is_told_to_forget(void **state)
                                              .hwm = 10,
                                              .n_lane = 1};
     assert_int_equal(event_publisher_open(&p, &c, NULL), FATHOM_OK);
-    struct page_feed *feed = make_feed();
+    struct page_feed *feed = make_feed(64, 16);
     assert_int_equal(event_publisher_start(p, &feed, nobody_waits, NULL, NULL), FATHOM_OK);
     publish(p, feed, 10, ids);
-    void *socket = connect_to(&f, f.replay);
+    void *socket = connect_to(&f, f.replay, NULL, 100);
     assert_int_equal(f.zmq.zmq_send(socket, "no number", 9, 0), 9); /* no answer, and no harm */
     check_answers(&f, socket, true);
     check_answers(&f, socket, false);
@@ -254,6 +322,39 @@ static void every_failing_allocation_is_clean(void **state)
     close_fixture(&f);
 }
 
+/* Names of sockets have up to 255 bytes, and are part of what a connection begins with. */
+static void whoever_has_a_name_is_answered(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct event_publisher *p;
+    char name[256] = "", batch[64];
+    uint64_t number;
+    static const int32_t ids[KV_PAGE_TOKENS];
+    if (!open_fixture(&f)) skip();
+    const struct event_publisher_config c = {.endpoint = f.endpoint,
+                                             .replay_endpoint = f.replay,
+                                             .topic = "kv",
+                                             .n_kept = 1,
+                                             .hwm = 1,
+                                             .n_lane = 1};
+    assert_int_equal(event_publisher_open(&p, &c, NULL), FATHOM_OK);
+    struct page_feed *feed = make_feed(64, 16);
+    assert_int_equal(event_publisher_start(p, &feed, nobody_waits, NULL, NULL), FATHOM_OK);
+    publish(p, feed, 1, ids);
+    for (size_t n = 1; n < sizeof name; n += 127) {
+        memset(name, 'n', n);
+        void *socket = connect_to(&f, f.replay, name, 10);
+        ask_from(&f, socket, false, 1);
+        assert_int_equal(take_answer(&f, socket, false, &number, batch, sizeof batch), 0);
+        assert_true(number == UINT64_MAX);
+        assert_int_equal(f.zmq.zmq_close(socket), 0);
+    }
+    event_publisher_close(p);
+    page_feed_destroy(feed);
+    close_fixture(&f);
+}
+
 static void expect_refusal(const char *endpoint, const char *replay, uint32_t n_lane,
                            fathom_err err, const char *part)
 {
@@ -285,6 +386,25 @@ static void endpoints_that_are_none_are_refused(void **state)
     expect_refusal("tcp://localhost:1", "here", 1, FATHOM_EINVAL, "replay_endpoint is \"here\"");
 }
 
+static void a_path_that_another_has_is_left_to_it(void **state)
+{
+    (void)state;
+    struct fixture f;
+    struct event_publisher *p;
+    if (!open_fixture(&f)) skip();
+    const struct event_publisher_config c = {
+        .endpoint = f.endpoint, .topic = "", .n_kept = 1, .hwm = 1, .n_lane = 1};
+    assert_int_equal(event_publisher_open(&p, &c, NULL), FATHOM_OK);
+    expect_refusal(f.endpoint, NULL, 1, FATHOM_EIO, "--kv-events-config: another program listens");
+    event_publisher_close(p);
+    FILE *file = fopen(f.replay + strlen("ipc://"), "w");
+    assert_non_null(file);
+    assert_int_equal(fclose(file), 0);
+    expect_refusal(f.endpoint, f.replay, 1, FATHOM_EIO, "is there and is no socket");
+    assert_int_equal(unlink(f.replay + strlen("ipc://")), 0); /* it is still there */
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -293,7 +413,10 @@ int main(void)
         cmocka_unit_test(a_batch_without_memory_takes_the_older_ones_along),
         cmocka_unit_test(every_failing_allocation_is_clean),
         cmocka_unit_test(who_missed_some_gets_them_or_is_told_to_forget),
+        cmocka_unit_test(answers_wait_for_their_reader_and_are_whole),
+        cmocka_unit_test(whoever_has_a_name_is_answered),
         cmocka_unit_test(endpoints_that_are_none_are_refused),
+        cmocka_unit_test(a_path_that_another_has_is_left_to_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
