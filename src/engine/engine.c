@@ -22,8 +22,7 @@
  * round. It may compute rows of a request that an earlier step has ended, or that has been
  * cancelled: these rows are dropped. A request that arrives waits until no step is under way.
  *
- * With several stages (engine_stages.c) as many steps are under way as there are stages. No request
- * is in two of them.
+ * With several stages (engine_stages.c) each has a step under way. No request is in two of them.
  *
  * States of the engine, kept by its thread
  *
@@ -275,8 +274,7 @@ static void fill_masks(fathom_engine *e, const struct flight *f)
     note_masks(e, n_mask, start_us);
 }
 
-/* Gives the plans of all lanes the longest context among them: the lanes may have to replay the
- * same recording. */
+/* Gives all lanes' plans the longest context among them, since they may replay one recording. */
 static void share_context(fathom_engine *e, struct flight *f)
 {
     uint32_t max_context = 0;
