@@ -34,10 +34,11 @@ N_CHOICE = 7 if ALL else 2  # of a request, each with a seed of its own
 MAX_TOKENS = 400
 # Lists and trees without a bound, which the pilot draws out.
 ENDLESS = {"a schema without type", "not a type", "not these values",
-           "not a number; words that say nothing", "additional only", "pattern properties", "pattern and named", "count others", "array",
-           "prefix items", "pattern inside", "formats", "tree", "linked list", "recursive root",
-           "escaped reference", "deep objects", "true", "any value", "additional true",
-           "additional schema", "property names", "anchor", "unevaluated items"}
+           "not a number; words that say nothing", "additional only", "pattern properties",
+           "pattern and named", "count others", "array", "prefix items", "pattern inside",
+           "formats", "tree", "linked list", "recursive root", "escaped reference", "deep objects",
+           "true", "any value", "additional true", "additional schema", "property names", "anchor",
+           "unevaluated items"}
 # How a schema is asked for.
 WAYS = [
     lambda s: {"response_format": {"type": "json_schema",
