@@ -25,8 +25,9 @@ enum {
     BLOCK_PARTS_MAX = 2,  /* K parts of a tile that a block of a cluster makes */
     SPLIT_STAGES_MIN = 2, /* of a ring of such a block that makes one tile */
     ALONE_STAGES_MIN = 6, /* and of one that makes all of them */
-    /* Shared memory of such a block, at least, if each has a multiprocessor: beside smaller ones
-     * blocks of later kernels settle, and the step is slower (docs/kernels/product_fp8.md). */
+    /* Shared memory of such a block, at least, if each has a multiprocessor: with less there is
+     * room beside it for blocks of later kernels, and steps are slower
+     * (docs/kernels/product_fp8.md). */
     WHOLE_TILE_BYTES = 200 << 10,
     UNITS = 8,        /* eighths of a tile: what a block of a cluster of 8 adds up */
     RUN_K_LINES = 16, /* K lines that one lookup of a task's rows should last for */
